@@ -1,0 +1,285 @@
+"""Every durable fact, and its bytes.
+
+State is a fold over events: nothing is durable that is not one of these, and nothing
+changes state but applying one.  A frame of the log carries, as one msgpack stream::
+
+    by                           who caused all of them (one string)
+    [kind, count, fields]        an event
+    [kind, count, fields]        …
+
+``count`` is how many log positions (LSNs) the event takes: one per task it covers, so
+that a call about a thousand tasks is one event.  The first position is implied by
+what stands before it in the frame, whose header names the first of all.  ``fields``
+is a map from the small numbers of ``F`` to values; what has its default is left out.
+Two rules let releases read each other:
+
+- A field that this release does not know is kept, and written again with its row.
+- A kind that it does not know is refused (``FormatError``): a fact that cannot be
+  applied cannot be skipped either.
+
+One task scheduled for 15 minutes from now, id ``valve-7``::
+
+    "library"
+    [2, 1, {3: "valve.close", 4: [b"\\x81\\xa5valve\\x07"], 6: [900000], 2: ["valve-7"],
+            64: {10: b"…"}}]
+
+``SCHEDULED`` holds columns: names, payloads, due times, ids, each a list or, where all
+tasks have the same one, a single value; the rarer options are in ``SHARED`` (for all)
+and ``SINGLE`` (by position).  The other kinds that cover several tasks list their
+``NUMBER``s, with columns beside them.
+
+A field's number is never given to another meaning, nor a kind's.  Those marked
+"reserved" are written by no release yet.  This module knows the bytes of events, not
+what they do to the state.
+"""
+
+from collections.abc import Iterator
+from enum import IntEnum
+from typing import NamedTuple
+
+import msgpack
+
+from wheeldb.errors import FormatError
+
+__all__ = (
+    "ELAPSED",
+    "FIELD_NAMES",
+    "WALL",
+    "EventRecord",
+    "F",
+    "Kind",
+    "iterate_events",
+    "pack_author",
+    "pack_event",
+    "pack_fields",
+    "unpack_fields",
+)
+
+# The two timelines, as they stand in fields.
+ELAPSED, WALL = 0, 1
+
+
+class F:
+    """The numbers of fields, in events and in rows alike."""
+
+    # What a task is: set when it is scheduled.
+    NUMBER = 1
+    ID = 2
+    NAME = 3
+    PAYLOAD = 4
+    TIMELINE = 5
+    DUE = 6
+    QUEUE = 7
+    PRIORITY = 8
+    VERSION = 9
+    DIGEST = 10
+    RETRY = 11
+    LEASE = 12
+    TIMEOUT = 13  # reserved
+    EXPIRES = 14
+    MISFIRE = 15  # reserved
+    OVERLAP = 16  # reserved
+    IF_UNSURE = 17  # reserved
+    CLOCK_ERROR_MAX = 18  # reserved
+    TAGS = 19
+    HEADERS = 20
+    ORDERING_KEY = 21  # reserved
+    CONCURRENCY_KEY = 22  # reserved
+    AT_MOST_ONCE = 23
+    UNIQUE = 24  # reserved
+    ON_FAILURE = 25  # reserved
+    SERIES = 26  # reserved
+    OCCURRENCE = 27  # reserved: the nominal instant within a series
+    CREATED = 28
+
+    # How it fares: set by what happens to it.
+    STATE = 32
+    ATTEMPTS = 33
+    RECOVERIES = 34
+    FENCE = 35
+    UNTIL = 36
+    HOLDER = 37
+    CURSOR = 38
+    ERROR = 39
+    RESULT = 40
+    BEHIND = 41
+    CANCELLED = 42
+    MAY_HAVE_RUN = 43
+    FINISHED = 44
+    REASON = 45
+    LSN = 46
+    PAUSED = 47
+    HANDLER_VERSION = 48  # reserved: the route that an attempt took
+    HELD = 49  # reserved: why a firing was let through or held back
+
+    # The shape of an event.
+    SHARED = 64
+    SINGLE = 65
+    REPLACES = 66
+    DEFINITION = 67
+    EPOCH = 68  # reserved: the lease epoch of a take-over
+    NODE = 69  # reserved: the node that a fact came from
+
+    # The store itself: openings, anchors, checkpoints, snapshots.
+    INCARNATION = 80
+    BOOT_ID = 81
+    TIME_NAMESPACE = 82
+    BOOTTIME = 83
+    WALL = 84
+    ELAPSED = 85
+    TRUST = 86
+    HIGH_WATER = 87
+    AFTER = 88
+    CLEAN = 89
+    PLACE = 90
+    DOUBT = 91
+    RELEASE = 92
+    BOUND = 93
+    CHECKPOINT = 96
+    ROWS = 97
+    DIGESTS = 98
+    LANES = 99
+    QUEUES = 100
+    THROUGH = 101
+    PATH = 102
+    BYTES = 103
+    CHECKSUM = 104
+    COUNTERS = 105
+    TASK_ROWS = 106
+    FINISHED_ROWS = 107
+    HLC = 108
+    DATABASE = 109
+    CAUSE = 110
+    POLICY = 111  # reserved: queues' limits, routes, breakers
+    VALUE = 112  # reserved: registers and counters of peers
+
+
+FIELD_NAMES = {
+    number: name.lower() for name, number in vars(F).items() if type(number) is int
+}
+
+
+class Kind(IntEnum):
+    """What happened."""
+
+    OPENED = 1
+    SCHEDULED = 2
+    SUPERSEDED = 3
+    CANCELLED = 4
+    RESCHEDULED = 5
+    REVIVED = 6
+    STARTED_NOW = 7
+    PAUSED = 8
+    RESUMED = 9
+    LEASED = 10
+    ACKED = 11
+    NACKED = 12
+    RELEASED = 13
+    REJECTED = 14
+    RENEWED = 15
+    SAVED = 16
+    LEASE_EXPIRED = 17
+    INTERRUPTED = 18
+    EXPIRED = 19
+    QUEUE_PAUSED = 20
+    QUEUE_RESUMED = 21
+    ANCHORED = 22
+    CHECKPOINTED = 23
+    SNAPSHOT_TAKEN = 24
+    FORGOTTEN = 25
+
+    # Within snapshots alone.
+    STATE = 40
+    STATE_FINISHED = 41
+    STATE_TABLES = 42
+
+
+class EventRecord(NamedTuple):
+    """An event as it stands in the log, its fields by number."""
+
+    kind: int
+    count: int
+    fields: dict[int, object]
+
+
+def pack_fields(fields: dict[int, object]) -> bytes:
+    """Return the bytes of a map of fields."""
+    packed = msgpack.packb(fields, use_bin_type=True)
+    assert isinstance(packed, bytes)
+    return packed
+
+
+def unpack_fields(packed: bytes) -> dict[int, object]:
+    """Return the map of fields that ``packed`` holds.
+
+    Raises:
+        FormatError: If it is not one.  Its checksum was right, so that is a bug or
+            another release's doing, never a torn write.
+    """
+    try:
+        fields = msgpack.unpackb(packed, raw=False, strict_map_key=False)
+    except (ValueError, msgpack.UnpackException) as error:
+        raise FormatError(
+            f"fields do not decode although their checksum holds: {error}"
+        ) from error
+    if type(fields) is not dict:
+        raise FormatError(f"fields are a {type(fields).__name__}, not a map")
+    return fields
+
+
+def pack_event(kind: int, count: int, fields: bytes) -> bytes:
+    """Return the bytes of one event, whose fields are packed already."""
+    head = msgpack.packb(count)
+    assert isinstance(head, bytes)
+    # 0x93 opens an array of three; every kind is below 128 and so its own byte.
+    return b"\x93" + kind.to_bytes(1, "big") + head + fields
+
+
+def pack_author(by: str) -> bytes:
+    """Return the bytes that open a frame's payload: who caused what follows."""
+    packed = msgpack.packb(by)
+    assert isinstance(packed, bytes)
+    return packed
+
+
+def iterate_events(payload: bytes) -> Iterator[tuple[str, EventRecord]]:
+    """Yield each event of a frame's payload with its author.
+
+    A string between events names the author of those that follow.
+
+    Raises:
+        FormatError: If the payload does not decode, or an event's kind is unknown.
+    """
+    unpacker = msgpack.Unpacker(
+        raw=False, strict_map_key=False, max_buffer_size=max(len(payload), 1)
+    )
+    unpacker.feed(payload)
+    by = ""
+    try:
+        for item in unpacker:
+            if type(item) is str:
+                by = item
+                continue
+            yield by, _event(item)
+        if unpacker.tell() != len(payload):
+            raise FormatError("a frame's payload ends within an event")
+    except (ValueError, msgpack.UnpackException) as error:
+        raise FormatError(
+            f"an event does not decode although its checksum holds: {error}; the "
+            "store may come from a newer release"
+        ) from error
+
+
+def _event(item: object) -> EventRecord:
+    match item:
+        case [int(kind), int(count), dict(fields)]:
+            if kind not in _KINDS:
+                raise FormatError(
+                    f"event kind {kind} is unknown to this release; open the store "
+                    "with the release that wrote it"
+                )
+            return EventRecord(kind, count, fields)
+    raise FormatError(f"an event has the shape {type(item).__name__}, not [kind, …]")
+
+
+_KINDS = frozenset(int(kind) for kind in Kind)

@@ -1,0 +1,101 @@
+"""What a payload may be, and its bytes.
+
+A payload is ``None``, a bool, an integer of 64 bits, a float, a string, bytes, a list
+of payloads or a dict of them with string keys; nested at most 64 deep.  It comes back
+equal and of the same types.  Everything else is refused when the task is scheduled,
+with the place of the offending value::
+
+    pack_payload({"valve": 7, "when": datetime.now()})
+    TypeError: payload['when'] is a datetime; allowed are None, bool, int of 64 bits …
+
+Subclasses count as something else, since they would come back as their base, and so
+do tuples, which would come back as lists.  The bytes are msgpack without extension
+types.  This module knows nothing of tasks.
+"""
+
+import msgpack
+
+from wheeldb.errors import PayloadTooLarge
+
+__all__ = ("DEPTH_MAX", "pack_payload", "unpack_payload")
+
+DEPTH_MAX = 64
+
+_ALLOWED = (
+    "allowed are None, bool, int of 64 bits, float, str, bytes, list, and dict with "
+    "str keys"
+)
+_SCALARS = frozenset({type(None), bool, float, bytes})
+_INT_MIN, _INT_MAX = -(2**63), 2**64 - 1
+
+
+def pack_payload(payload: object, bytes_max: int) -> bytes:
+    """Return the payload's bytes.
+
+    Raises:
+        TypeError: If it holds a value of a type that would not come back the same.
+        ValueError: If it is nested too deep, or holds an integer of more than 64
+            bits or text that is not Unicode.
+        PayloadTooLarge: If it is longer than ``bytes_max``.
+    """
+    _judge(payload, "payload", 0)
+    packed = msgpack.packb(payload, use_bin_type=True)
+    assert isinstance(packed, bytes)
+    if len(packed) > bytes_max:
+        raise PayloadTooLarge(
+            f"the payload takes {len(packed)} bytes, {bytes_max} are allowed; keep "
+            "large data elsewhere and schedule its name, or open with a larger "
+            "payload_bytes_max"
+        )
+    return packed
+
+
+def unpack_payload(packed: bytes) -> object:
+    """Return the payload that ``packed`` holds."""
+    value: object = msgpack.unpackb(packed, raw=False, strict_map_key=True)
+    return value
+
+
+def _judge(value: object, place: str, depth: int) -> None:
+    """Raise for the first value in it that would not come back as it went in."""
+    kind = type(value)
+    if kind in _SCALARS:
+        return
+    if kind is int:
+        if not _INT_MIN <= value <= _INT_MAX:  # type: ignore[operator]
+            raise ValueError(f"{place} is {value!r}, an integer of more than 64 bits")
+        return
+    if kind is str:
+        _judge_text(value, place)  # type: ignore[arg-type]
+        return
+    if depth == DEPTH_MAX:
+        raise ValueError(
+            f"{place} is nested deeper than {DEPTH_MAX} levels, or holds itself"
+        )
+    if kind is list:
+        for index, item in enumerate(value):  # type: ignore[arg-type]
+            if type(item) not in _SCALARS:
+                _judge(item, f"{place}[{index}]", depth + 1)
+        return
+    if kind is dict:
+        for key, item in value.items():  # type: ignore[attr-defined]
+            if type(key) is not str:
+                raise TypeError(
+                    f"{place} has the key {key!r}, a {type(key).__name__}; "
+                    "keys must be str"
+                )
+            if not key.isascii():
+                _judge_text(key, f"a key of {place}")
+            if type(item) not in _SCALARS:
+                _judge(item, f"{place}[{key!r}]", depth + 1)
+        return
+    raise TypeError(f"{place} is a {kind.__name__}; {_ALLOWED}")
+
+
+def _judge_text(text: str, place: str) -> None:
+    if text.isascii():
+        return
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise ValueError(f"{place} is not Unicode text: {error.reason}") from error
