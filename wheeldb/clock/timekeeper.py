@@ -1,0 +1,351 @@
+"""The two timelines of a store, kept over restarts, and how far the wall is believed.
+
+The *elapsed* timeline only goes forward and counts suspended time. It carries the due
+times of delays. Within one boot it goes on with boottime. After a reboot only the wall
+clock knows for how long the power was off:
+
+    elapsed ──────────────┐  power off  ┌───────────────┐ first time the clock is
+                          │             │ wall behind   │ believed again: what is
+    anchor ─ ─ ─ ─ ─ ─ ─ ─┤             │ the mark      │ missing is added at once
+      elapsed 5000        │             │               │
+      wall    1767225600  └─────────────┴───────────────┘
+
+So where off-time is in doubt, a delay ends late by the off-time at most, never early.
+
+The *wall* timeline carries instants. It is the wall clock, once there is no evidence
+against it. Two instants can't lie in the future: the date of this release, and the
+highest wall time that was believed before this opening, the *mark*. A clock that shows
+less is `untrusted`: what was due before the mark is overdue for certain and is let
+through, everything later waits until the clock has passed the mark. Otherwise it is
+`assumed`: nobody vouches for it.
+
+    keeper = Timekeeper(build_ms=clock.build_ms)
+    keeper.open(clock.read(), clock.boot_id, clock.time_namespace, anchor)
+    now = keeper.now(clock.read())
+    due_ms = now.elapsed_ms + delay_ms + reading.cut_ms
+
+An assumed clock that was wrong makes the elapsed timeline wrong by as much, if the
+machine is rebooted before a new anchor is written. Anchors are therefore written at
+each step of the wall clock; `Now.shift_ms` shows one.
+
+This module is pure: readings come in as arguments, anchors go out as values. It has no
+lock; its owner has one. It doesn't use any reference beside the clock itself, and it
+accepts a step of any size that stays above the mark.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Literal, NamedTuple, TypeAlias, get_args
+
+from wheeldb.clock import Reading
+from wheeldb.errors import CorruptionError
+
+__all__ = ("Anchor", "Continuation", "Now", "Timekeeper", "Trust")
+
+Trust: TypeAlias = Literal["trusted", "assumed", "holdover", "untrusted"]
+
+TRUSTS: tuple[Trust, ...] = get_args(Trust)
+
+REASON_ASSUMED = "nobody vouches for the wall clock, and nothing speaks against it"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Anchor:
+    """Where both timelines stood at one reading; the next opening goes on from it.
+
+    Attributes:
+        elapsed_ms: The elapsed timeline.
+        boottime_ms: The boottime of the reading.
+        boot_id: The boot to which it belongs.
+        time_namespace: The time namespace to which it belongs.
+        wall_ms: The wall clock of the reading, believed or not.
+        trust: How far it was believed.
+        high_water_ms: The highest wall time ever believed.
+        origin_ms: The wall time at which the elapsed timeline was zero, by the last
+            clock that was believed; None before the first.
+        is_owed: Whether off-time is still missing from the elapsed timeline, to be
+            added when a clock is believed again.
+    """
+
+    elapsed_ms: int
+    boottime_ms: int
+    boot_id: str
+    time_namespace: str
+    wall_ms: int
+    trust: Trust
+    high_water_ms: int
+    origin_ms: int | None
+    is_owed: bool
+
+    def to_fields(self) -> dict[str, int | str]:
+        """Return plain fields for the log; what is None is left out."""
+        fields: dict[str, int | str] = {
+            "elapsed_ms": self.elapsed_ms,
+            "boottime_ms": self.boottime_ms,
+            "boot_id": self.boot_id,
+            "time_namespace": self.time_namespace,
+            "wall_ms": self.wall_ms,
+            "trust": self.trust,
+            "high_water_ms": self.high_water_ms,
+            "is_owed": int(self.is_owed),
+        }
+        if self.origin_ms is not None:
+            fields["origin_ms"] = self.origin_ms
+        return fields
+
+    @classmethod
+    def from_fields(cls, fields: Mapping[str, int | str]) -> "Anchor":
+        """Return the anchor that `to_fields` took apart; unknown fields are ignored.
+
+        Raises:
+            CorruptionError: A field is missing or of the wrong kind.
+        """
+        trust = _text(fields, "trust")
+        if trust not in TRUSTS:
+            raise CorruptionError(f"a clock anchor with the unknown trust {trust!r}")
+        return cls(
+            elapsed_ms=_number(fields, "elapsed_ms"),
+            boottime_ms=_number(fields, "boottime_ms"),
+            boot_id=_text(fields, "boot_id"),
+            time_namespace=_text(fields, "time_namespace"),
+            wall_ms=_number(fields, "wall_ms"),
+            trust=trust,
+            high_water_ms=_number(fields, "high_water_ms"),
+            origin_ms=_number(fields, "origin_ms") if "origin_ms" in fields else None,
+            is_owed=bool(_number(fields, "is_owed")),
+        )
+
+
+class Continuation(NamedTuple):
+    """How an opening went on from the last anchor.
+
+    Attributes:
+        by: `first` without an anchor, `boottime` within the same boot, `wall` over a
+            reboot, `nothing` if no clock could tell the off-time.
+        off_ms: The time that passed since the anchor; None if it isn't known.
+    """
+
+    by: Literal["first", "boottime", "wall", "nothing"]
+    off_ms: int | None
+
+
+# One is made for every call into the store, in half the time of a frozen dataclass.
+class Now(NamedTuple):
+    """Where the timelines stand.
+
+    Attributes:
+        elapsed_ms: The elapsed timeline; never goes back.
+        wall_ms: The instant up to which the wall timeline may fire. Goes back when the
+            wall clock is set back.
+        boottime_ms: The boottime that belongs to both.
+        session_ms: Boottime since the opening; what leases and time-outs are measured
+            on. No correction moves it.
+        trust: How far the wall clock is believed.
+        reason: Why, in words.
+        shift_ms: How far the wall clock has moved against boottime since the last
+            anchor: a step, or the sum of many small corrections.
+    """
+
+    elapsed_ms: int
+    wall_ms: int
+    boottime_ms: int
+    session_ms: int
+    trust: Trust
+    reason: str
+    shift_ms: int
+
+
+class Timekeeper:
+    """Turns readings into instants on the two timelines of one opened store."""
+
+    def __init__(self, build_ms: int) -> None:
+        """Believe no wall time before `build_ms`."""
+        self._build_ms = build_ms
+        # The lowest wall time that is believed, fixed for the time of an opening.
+        self._floor_ms = build_ms
+        self._boot_id = ""
+        self._time_namespace = ""
+        # elapsed = boottime + offset; rises when missing off-time is added.
+        self._offset_ms = 0
+        self._opened_boottime_ms: int | None = None
+        self._boottime_ms = 0
+        self._wall_ms = 0
+        self._high_water_ms = 0
+        self._origin_ms: int | None = None
+        self._is_owed = False
+        # wall - boottime at the last anchor.
+        self._anchored_gap_ms = 0
+
+    def open(
+        self,
+        reading: Reading,
+        boot_id: str,
+        time_namespace: str,
+        anchor: Anchor | None,
+    ) -> Continuation:
+        """Go on where the last opening stopped.
+
+        Args:
+            reading: The clocks now.
+            boot_id: The boot they belong to.
+            time_namespace: The time namespace they belong to.
+            anchor: The last anchor on disk; None for a new store.
+        """
+        assert self._opened_boottime_ms is None, "a timekeeper is opened once"
+        self._boot_id = boot_id
+        self._time_namespace = time_namespace
+        self._opened_boottime_ms = reading.boottime_ms
+        self._boottime_ms = reading.boottime_ms
+        self._anchored_gap_ms = reading.wall_ms - reading.boottime_ms
+        if anchor is None:
+            self._offset_ms = -reading.boottime_ms
+            self._observe(reading)
+            return Continuation("first", None)
+
+        self._floor_ms = max(self._build_ms, anchor.high_water_ms)
+        self._high_water_ms = anchor.high_water_ms
+        self._origin_ms = anchor.origin_ms
+        is_same_boot = (
+            boot_id == anchor.boot_id
+            and time_namespace == anchor.time_namespace
+            and reading.boottime_ms >= anchor.boottime_ms
+        )
+        if is_same_boot:
+            self._offset_ms = anchor.elapsed_ms - anchor.boottime_ms
+            self._is_owed = anchor.is_owed
+            self._observe(reading)
+            return Continuation("boottime", reading.boottime_ms - anchor.boottime_ms)
+
+        self._offset_ms = anchor.elapsed_ms - reading.boottime_ms
+        # Before the first clock that was believed nothing can tell the off-time, now
+        # or later.
+        self._is_owed = anchor.origin_ms is not None
+        is_owed = self._is_owed
+        self._observe(reading)
+        if is_owed and not self._is_owed:
+            elapsed_ms = reading.boottime_ms + self._offset_ms
+            return Continuation("wall", elapsed_ms - anchor.elapsed_ms)
+        return Continuation("nothing", None)
+
+    def now(self, reading: Reading) -> Now:
+        """Return where the timelines stand at a reading.
+
+        Readings of several threads may come in a little out of order: boottime counts
+        as the highest one seen.
+        """
+        assert self._opened_boottime_ms is not None, "open() comes first"
+        is_believed = self._observe(reading)
+        boottime_ms = self._boottime_ms
+        return Now(
+            boottime_ms + self._offset_ms,
+            reading.wall_ms if is_believed else self._floor_ms,
+            boottime_ms,
+            boottime_ms - self._opened_boottime_ms,
+            "assumed" if is_believed else "untrusted",
+            REASON_ASSUMED if is_believed else self._doubt(reading),
+            reading.wall_ms - reading.boottime_ms - self._anchored_gap_ms,
+        )
+
+    def anchor(self, reading: Reading) -> Anchor:
+        """Return the anchor to be written for a reading."""
+        now = self.now(reading)
+        self._anchored_gap_ms = reading.wall_ms - reading.boottime_ms
+        return Anchor(
+            elapsed_ms=now.elapsed_ms,
+            boottime_ms=now.boottime_ms,
+            boot_id=self._boot_id,
+            time_namespace=self._time_namespace,
+            wall_ms=reading.wall_ms,
+            trust=now.trust,
+            high_water_ms=self._high_water_ms,
+            origin_ms=self._origin_ms,
+            is_owed=self._is_owed,
+        )
+
+    def elapsed_to_boottime(self, elapsed_ms: int) -> int:
+        """Return the boottime at which the elapsed timeline gets to an instant.
+
+        Right until missing off-time is added, which happens only as the wall clock
+        passes the mark, so `wall_wait` ends a wait then.
+        """
+        return elapsed_ms - self._offset_ms
+
+    def wall_wait(self, due_ms: int | None) -> int | None:
+        """Return the wall time to wait for, given the next due time on that timeline.
+
+        While the clock isn't believed, that is the mark: passing it changes what is
+        due on both timelines.
+        """
+        if self._wall_ms >= self._floor_ms:
+            return due_ms
+        if due_ms is not None and due_ms <= self._floor_ms:
+            return 0  # due already, though the clock shows less
+        return self._floor_ms
+
+    def estimate_wall_ms(self, elapsed_due_ms: int) -> int | None:
+        """Return at which wall time an elapsed due time will come, by today's clock.
+
+        None while the clock isn't believed.
+        """
+        if self._origin_ms is None or self._wall_ms < self._floor_ms:
+            return None
+        return self._origin_ms + elapsed_due_ms
+
+    def _observe(self, reading: Reading) -> bool:
+        """Take in a reading, and return whether its wall clock is believed.
+
+        Assumes: the offset is set.
+        Ensures: elapsed = boottime + offset has not gone back; if the clock is
+        believed, no off-time is owed, and origin and high-water mark are up to date.
+        """
+        self._boottime_ms = max(self._boottime_ms, reading.boottime_ms)
+        wall_ms = self._wall_ms = reading.wall_ms
+        if wall_ms < self._floor_ms:
+            return False
+        # What was cut off the readings is taken to the safe side: else a delay over a
+        # reboot could end a millisecond early.
+        boottime_ms, cut_ms = reading.boottime_ms, reading.cut_ms
+        if self._is_owed:
+            assert self._origin_ms is not None, "off-time is owed, but since when?"
+            elapsed_ms = wall_ms - self._origin_ms - cut_ms
+            self._offset_ms = max(self._offset_ms, elapsed_ms - boottime_ms)
+            self._is_owed = False
+        self._origin_ms = wall_ms + cut_ms - (boottime_ms + self._offset_ms)
+        self._high_water_ms = max(self._high_water_ms, wall_ms)
+        return True
+
+    def _doubt(self, reading: Reading) -> str:
+        """Return what speaks against the wall clock, and what to do about it."""
+        if self._floor_ms == self._build_ms:
+            limit = "the date of this release"
+        else:
+            limit = "the highest time that it showed before"
+        return (
+            f"the wall clock shows {_instant(reading.wall_ms)}, which is before "
+            f"{_instant(self._floor_ms)}, {limit}; tasks due later wait until it has "
+            "passed that: set the clock"
+        )
+
+
+def _instant(wall_ms: int) -> str:
+    """Return a wall time for people, whatever it is."""
+    try:
+        instant = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(milliseconds=wall_ms)
+    except OverflowError:
+        return f"{wall_ms} ms after 1970"
+    return instant.strftime("%Y-%m-%d %H:%M:%S UTC")
+
+
+def _number(fields: Mapping[str, int | str], name: str) -> int:
+    value = fields.get(name)
+    if not isinstance(value, int):
+        raise CorruptionError(f"a clock anchor with {name}={value!r}, not a number")
+    return value
+
+
+def _text(fields: Mapping[str, int | str], name: str) -> str:
+    value = fields.get(name)
+    if not isinstance(value, str):
+        raise CorruptionError(f"a clock anchor with {name}={value!r}, not a text")
+    return value
