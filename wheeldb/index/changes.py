@@ -1,0 +1,142 @@
+"""What one checkpoint does to the index, and the bytes it comes to.
+
+A `Changes` collects what the caller knows (numbers, lanes, bodies); `encode` turns it
+into keys and values, table by table and in key order, because LMDB takes sorted puts
+about three times as fast as random ones.
+
+    changes = Changes(meta={"lsn": b"12"})
+    changes.put_tasks.append((9, 12, b"body"))     # number, LSN, body
+    changes.delete_due.append((16, 5_000, 9))      # lane, due field, number
+    encode(changes)
+    # [TableChanges(table="task", deletes=[], puts=[(key, row)]),
+    #  TableChanges(table="due", deletes=[key], puts=[]),
+    #  TableChanges(table="meta", deletes=[], puts=[(key, row)])]
+
+In every table the deletes come first, so a row that moves may name its old key in a
+delete and its new key in a put, also when the two are the same.  Of several puts under
+one key the last counts.  Nothing here is written anywhere.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from heapq import merge
+from typing import TypeVar
+
+from wheeldb.index.keys import (
+    DUE,
+    FINISHED,
+    ID,
+    META,
+    TASK,
+    due_key,
+    id_key,
+    number_key,
+    pack_due,
+    pack_row,
+)
+
+__all__ = ("PIECE_ROWS_MAX", "Changes", "TableChanges", "encode")
+
+# No call into C works on more rows than this: it would hold the interpreter's lock for
+# longer than a caller of `schedule` should wait (a sort of 50,000 took 32 ms).
+PIECE_ROWS_MAX = 2_000
+
+_Item = TypeVar("_Item", bytes, tuple[bytes, bytes])
+
+
+@dataclass(slots=True, kw_only=True)
+class Changes:
+    """The rows that one checkpoint puts and deletes.
+
+    Attributes:
+        put_tasks: Number, LSN and body.
+        delete_tasks: Numbers.
+        put_due: Lane, due field, number and exact due time.
+        delete_due: Lane, due field and number.
+        put_ids: Hash of the id, number, and the finishing LSN (``None``: live).
+        delete_ids: Hash of the id and number.
+        put_finished: Finishing LSN and body.
+        delete_finished: Finishing LSNs.
+        meta: Packed values by name; these are only ever put.
+    """
+
+    put_tasks: list[tuple[int, int, bytes]] = field(default_factory=list)
+    delete_tasks: list[int] = field(default_factory=list)
+    put_due: list[tuple[int, int, int, int]] = field(default_factory=list)
+    delete_due: list[tuple[int, int, int]] = field(default_factory=list)
+    put_ids: list[tuple[bytes, int, int | None]] = field(default_factory=list)
+    delete_ids: list[tuple[bytes, int]] = field(default_factory=list)
+    put_finished: list[tuple[int, bytes]] = field(default_factory=list)
+    delete_finished: list[int] = field(default_factory=list)
+    meta: dict[str, bytes] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableChanges:
+    """The same for one table, in bytes: both lists sorted, no key twice in either."""
+
+    table: str
+    deletes: list[bytes]
+    puts: list[tuple[bytes, bytes]]
+
+
+def encode(changes: Changes) -> list[TableChanges]:
+    """Return the changes as sorted keys and values, without the tables left alone.
+
+    Raises:
+        struct.error: If a number is negative or too large, which no caller should ask
+            for; nothing was written.
+    """
+    tasks = {}
+    for number, lsn, body in changes.put_tasks:
+        key = number_key(number)
+        tasks[key] = pack_row(key, lsn, body)
+    due = {}
+    for lane, due_field, number, exact_due in changes.put_due:
+        key = due_key(lane, due_field, number)
+        due[key] = pack_due(key, exact_due)
+    ids = {}
+    for hash8, number, finishing_lsn in changes.put_ids:
+        assert len(hash8) == 8, f"an id's hash has 8 bytes, not {len(hash8)}"
+        value = b"" if finishing_lsn is None else number_key(finishing_lsn)
+        ids[id_key(hash8, number)] = value
+    finished = {}
+    for lsn, body in changes.put_finished:
+        key = number_key(lsn)
+        finished[key] = pack_row(key, lsn, body)
+    meta = {}
+    for name, body in changes.meta.items():
+        key = name.encode()
+        meta[key] = pack_row(key, 0, body)
+
+    tables = (
+        _table(TASK, (number_key(one) for one in changes.delete_tasks), tasks),
+        _table(DUE, (due_key(*one) for one in changes.delete_due), due),
+        _table(ID, (id_key(*one) for one in changes.delete_ids), ids),
+        _table(
+            FINISHED, (number_key(one) for one in changes.delete_finished), finished
+        ),
+        _table(META, (), meta),
+    )
+    return [table for table in tables if table.deletes or table.puts]
+
+
+def _table(
+    table: str, deletes: Iterable[bytes], puts: dict[bytes, bytes]
+) -> TableChanges:
+    # A delete whose key is put again would only cost a search.
+    gone = {key for key in deletes if key not in puts}
+    return TableChanges(
+        table=table, deletes=_sorted(list(gone)), puts=_sorted(list(puts.items()))
+    )
+
+
+def _sorted(items: list[_Item]) -> list[_Item]:
+    """Return the items in order without one long call into C."""
+    if len(items) <= PIECE_ROWS_MAX:
+        return sorted(items)
+    pieces = [
+        sorted(items[start : start + PIECE_ROWS_MAX])
+        for start in range(0, len(items), PIECE_ROWS_MAX)
+    ]
+    return [item for item in merge(*pieces)]  # noqa: C416 -- list() would be such a call
