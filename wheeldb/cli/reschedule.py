@@ -1,0 +1,40 @@
+"""`wheeldb reschedule DIR ID --delay 15m | --at INSTANT`: another due time."""
+
+import argparse
+
+from wheeldb.cli.arguments import duration, instant
+from wheeldb.cli.opening import ExitStatus, open_to_write, usage_errors
+from wheeldb.cli.output import print_json, shown
+
+__all__ = ("configure", "run")
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Add the verb's arguments."""
+    parser.add_argument("directory", metavar="DIR")
+    parser.add_argument("id", metavar="ID")
+    due = parser.add_mutually_exclusive_group(required=True)
+    due.add_argument("--delay", type=duration, help="elapsed time from now: 15m, 2h30m")
+    due.add_argument("--at", type=instant, help="wall time: 2026-12-01T02:00:00+01:00")
+    parser.add_argument(
+        "--expect-lsn", type=int, metavar="LSN", help="refuse if it changed since"
+    )
+    parser.add_argument("--json", action="store_true", help="print the receipt as JSON")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Move the task and print its new due time."""
+    with open_to_write(arguments.directory) as db, usage_errors():
+        if arguments.at is not None:
+            receipt = db.reschedule(
+                arguments.id, at=arguments.at, expect_lsn=arguments.expect_lsn
+            )
+        else:
+            receipt = db.reschedule(
+                arguments.id, delay=arguments.delay, expect_lsn=arguments.expect_lsn
+            )
+    if arguments.json:
+        print_json(receipt)
+    else:
+        print(shown(receipt.due_at))
+    return ExitStatus.FINE

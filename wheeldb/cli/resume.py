@@ -1,0 +1,32 @@
+"""`wheeldb resume DIR ID | --queue Q [--now]`: let what was paused go on."""
+
+import argparse
+
+from wheeldb.cli.opening import ExitStatus, open_to_write, usage_errors
+from wheeldb.cli.output import print_json, say
+
+__all__ = ("configure", "run")
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Add the verb's arguments."""
+    parser.add_argument("directory", metavar="DIR")
+    what = parser.add_mutually_exclusive_group(required=True)
+    what.add_argument("id", metavar="ID", nargs="?")
+    what.add_argument("--queue")
+    parser.add_argument("--now", action="store_true", help="make it due at once")
+    parser.add_argument("--json", action="store_true")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Resume what is named."""
+    with open_to_write(arguments.directory) as db, usage_errors():
+        if arguments.id is not None:
+            db.resume(id=arguments.id, now=arguments.now)
+        else:
+            db.resume(queue=arguments.queue, now=arguments.now)
+    if arguments.json:
+        print_json({"resumed": arguments.id or arguments.queue})
+    else:
+        say(f"{arguments.id or 'queue ' + arguments.queue} goes on")
+    return ExitStatus.FINE
