@@ -207,7 +207,7 @@ class _Timer:
 
     def __init__(self, clock_id: int, flags: int) -> None:
         libc = ctypes.CDLL(None, use_errno=True)
-        self._settime = libc.timerfd_settime
+        self._settime: Callable[..., int] = libc.timerfd_settime
         self.fd: int = libc.timerfd_create(clock_id, TFD_FLAGS)
         if self.fd < 0:
             code = ctypes.get_errno()
