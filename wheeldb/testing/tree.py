@@ -1,0 +1,379 @@
+"""The files below a `CrashableDisk`: names, bytes, room, and what a crash keeps.
+
+Paths are absolute or relative to the root, which always exists. Every call is one step
+on the inodes of `wheeldb.testing.pieces`; what is not durable stays a piece there until
+a sync, and `crash` lets a profile choose among the pieces that are left.
+
+The tree knows no handles, locks, faults or threads: those are the disk's.
+"""
+
+import contextlib
+import errno
+import posixpath
+from collections import Counter, deque
+from collections.abc import Collection, Iterator
+from random import Random
+
+from wheeldb.testing.faults import disk_error
+from wheeldb.testing.pieces import (
+    BLOCK_BYTES,
+    Change,
+    Directory,
+    Entry,
+    File,
+    Fragment,
+    Piece,
+    Resize,
+    State,
+    Write,
+    fragments_of,
+)
+from wheeldb.testing.profiles import (
+    LYING_FLUSHES_MAX,
+    PROFILES,
+    Choice,
+    damage,
+    describe,
+    splits_names,
+)
+
+__all__ = ("Tree",)
+
+_ROOT = 1
+_FREE_BYTES_UNLIMITED = 1 << 40
+
+# What deleted files leave behind for "stale_tail".
+_STALE_FILES_MAX = 8
+_STALE_BYTES_MAX = 1 << 20
+
+
+class Tree:
+    """All inodes of one disk.
+
+    Attributes:
+        bytes_max: The capacity, None for no limit. Names take no room.
+    """
+
+    def __init__(self) -> None:
+        self.bytes_max: int | None = None
+        self._inodes: dict[int, File | Directory] = {_ROOT: Directory(_ROOT)}
+        self._next_inode = _ROOT + 1
+        self._pins: Counter[int] = Counter()
+        self._order = 0
+        self._flush = 0
+        self._flushed: deque[tuple[int, int]] = deque()
+        self._stale: list[bytes] = []
+        self._new_state = State.PENDING
+
+    # Looking.
+
+    def find(self, path: str) -> File | Directory | None:
+        """Return what the path leads to, None if there is nothing.
+
+        Raises:
+            OSError: ENOTDIR, a file stands where the path needs a directory.
+        """
+        found: File | Directory | None = self._inodes[_ROOT]
+        for name in _names(path):
+            if not isinstance(found, Directory):
+                raise disk_error(errno.ENOTDIR, path)
+            number = found.cached.inodes.get(name)
+            if number is None:
+                return None
+            found = self._inodes[number]
+        return found
+
+    def file(self, path: str) -> File:
+        """Return the file at a path, or raise ENOENT or EISDIR."""
+        found = self.find(path)
+        if found is None:
+            raise disk_error(errno.ENOENT, path)
+        if isinstance(found, Directory):
+            raise disk_error(errno.EISDIR, path)
+        return found
+
+    def directory(self, path: str) -> Directory:
+        """Return the directory at a path, or raise ENOENT or ENOTDIR."""
+        found = self.find(path)
+        if found is None:
+            raise disk_error(errno.ENOENT, path)
+        if isinstance(found, File):
+            raise disk_error(errno.ENOTDIR, path)
+        return found
+
+    def _parent(self, path: str) -> tuple[Directory, str]:
+        names = _names(path)
+        if not names:
+            raise disk_error(errno.EBUSY, path)
+        return self.directory("/".join(names[:-1])), names[-1]
+
+    def walk(self) -> Iterator[tuple[str, File | Directory]]:
+        """Yield every path a reader sees, parents first, sorted."""
+        waiting = [("", _ROOT)]
+        while waiting:
+            path, number = waiting.pop()
+            inode = self._inodes[number]
+            yield path or "/", inode
+            if isinstance(inode, Directory):
+                entries = sorted(inode.cached.inodes.items(), reverse=True)
+                waiting += [(f"{path}/{name}", entry) for name, entry in entries]
+
+    def room(self) -> int:
+        """Return the bytes left below the capacity."""
+        if self.bytes_max is None:
+            return _FREE_BYTES_UNLIMITED
+        seen = {inode.number: inode for _, inode in self.walk()}
+        seen |= {n: self._inodes[n] for n in self._pins if n in self._inodes}
+        used = sum(len(f.blocks) for f in seen.values() if isinstance(f, File))
+        return max(0, self.bytes_max - used * BLOCK_BYTES)
+
+    # Changing.
+
+    def create(self, path: str) -> File:
+        """Make an empty file."""
+        file = File(self._next_inode)
+        self._name(path, file)
+        return file
+
+    def make_directory(self, path: str) -> None:
+        """Make an empty directory."""
+        self._name(path, Directory(self._next_inode))
+
+    def _name(self, path: str, inode: File | Directory) -> None:
+        parent, name = self._parent(path)
+        self._next_inode += 1
+        self._inodes[inode.number] = inode
+        parent.add(self._piece(Entry(name, inode.number)))
+
+    def write(self, file: File, data: bytes, offset: int, path: str) -> int:
+        """Write what there is room for and return its length."""
+        if offset < 0:
+            raise disk_error(errno.EINVAL, path)
+        if not data:
+            return 0
+        new = _blocks(offset, len(data)) - file.blocks
+        if self.bytes_max is not None:
+            spare = self.room() // BLOCK_BYTES
+            if len(new) > spare:
+                stop = sorted(new)[spare] * BLOCK_BYTES
+                data = data[: max(0, stop - offset)]
+                if not data:
+                    raise disk_error(errno.ENOSPC, path)
+                new = _blocks(offset, len(data)) - file.blocks
+        file.blocks |= new
+        end = offset + len(data)
+        if end > file.cached.size:
+            write = Write(offset, data, file.cached.size)
+            file.add(self._piece(write, Resize(end)))
+        else:
+            file.add(self._piece(Write(offset, data)))
+        return len(data)
+
+    def resize(self, file: File, size: int) -> None:
+        """Cut or extend a file; a cut gives the room beyond it back."""
+        if size < file.cached.size:
+            self._remember_stale(file)
+        last = -(-size // BLOCK_BYTES)
+        file.blocks = {block for block in file.blocks if block < last}
+        file.add(self._piece(Resize(size)))
+
+    def allocate(self, file: File, offset: int, size: int, path: str) -> None:
+        """Reserve room. It survives a crash; on a real disk it need not."""
+        if offset < 0 or size <= 0:
+            raise disk_error(errno.EINVAL, path)
+        new = _blocks(offset, size) - file.blocks
+        if len(new) * BLOCK_BYTES > self.room():
+            raise disk_error(errno.ENOSPC, path)
+        file.blocks |= new
+
+    def rename(self, source: str, target: str) -> None:
+        """Rename, replacing a file or an empty directory."""
+        source_parent, source_name = self._parent(source)
+        target_parent, target_name = self._parent(target)
+        number = source_parent.cached.inodes.get(source_name)
+        if number is None:
+            raise disk_error(errno.ENOENT, source)
+        replaced = self.find(target)
+        if replaced is not None:
+            if replaced.number == number:
+                return
+            self._check_replace(self._inodes[number], replaced, target)
+        names = _names(source)
+        if _names(target)[: len(names)] == names:
+            raise disk_error(errno.EINVAL, target)
+        added, removed = Entry(target_name, number), Entry(source_name, None)
+        if source_parent is target_parent:
+            source_parent.add(self._piece(added, removed))
+            return
+        first, second = self._piece(added), self._piece(removed)
+        first.twin, second.twin = second, first
+        target_parent.add(first)
+        source_parent.add(second)
+
+    def _check_replace(
+        self, moved: File | Directory, replaced: File | Directory, path: str
+    ) -> None:
+        if isinstance(replaced, File):
+            if isinstance(moved, Directory):
+                raise disk_error(errno.ENOTDIR, path)
+            self._remember_stale(replaced)
+        elif isinstance(moved, File):
+            raise disk_error(errno.EISDIR, path)
+        elif replaced.cached.inodes:
+            raise disk_error(errno.ENOTEMPTY, path)
+
+    def unlink(self, path: str) -> None:
+        """Remove a file's name."""
+        self._remember_stale(self.file(path))
+        parent, name = self._parent(path)
+        parent.add(self._piece(Entry(name, None)))
+
+    def remove_directory(self, path: str) -> None:
+        """Remove an empty directory."""
+        if self.directory(path).cached.inodes:
+            raise disk_error(errno.ENOTEMPTY, path)
+        parent, name = self._parent(path)
+        parent.add(self._piece(Entry(name, None)))
+
+    def pin(self, file: File) -> None:
+        """Keep a file while a handle is open, whatever becomes of its name."""
+        self._pins[file.number] += 1
+
+    def unpin(self, file: File) -> None:
+        """Take back one `pin`."""
+        self._pins -= Counter((file.number,))
+
+    def sync(self, inode: File | Directory) -> None:
+        """Make what is pending in one inode durable."""
+        self._flush += 1
+        inode.sync(self._flush)
+        self._flushed.append((self._flush, inode.number))
+        while len(self._flushed) > LYING_FLUSHES_MAX:
+            flush, number = self._flushed.popleft()
+            if number in self._inodes:
+                self._inodes[number].merge(flush)
+        if isinstance(inode, Directory):
+            self._collect()
+
+    @contextlib.contextmanager
+    def durably(self) -> Iterator[None]:
+        """Make every change inside the block without the need of a sync."""
+        self._new_state = State.SYNCED
+        try:
+            yield
+        finally:
+            self._new_state = State.PENDING
+
+    def load(self, path: str, data: bytes) -> None:
+        """Put a file in place, with the directories it needs."""
+        names = _names(path)
+        for depth in range(1, len(names)):
+            above = "/".join(names[:depth])
+            if self.find(above) is None:
+                self.make_directory(above)
+        file = self.create(path) if self.find(path) is None else self.file(path)
+        self.resize(file, 0)
+        if self.write(file, data, 0, path) < len(data):
+            raise disk_error(errno.ENOSPC, path)
+
+    def _piece(self, *changes: Change) -> Piece:
+        self._order += 1
+        return Piece(order=self._order, changes=changes, state=self._new_state)
+
+    def _remember_stale(self, file: File) -> None:
+        if file.cached.size:
+            self._stale.append(file.cached.read(_STALE_BYTES_MAX, 0))
+            del self._stale[:-_STALE_FILES_MAX]
+
+    def _collect(self) -> None:
+        """Forget the inodes that no name and no handle can reach any more."""
+        waiting = [_ROOT, *self._pins]
+        seen: set[int] = set()
+        while waiting:
+            number = waiting.pop()
+            if number in seen:
+                continue
+            seen.add(number)
+            inode = self._inodes[number]
+            if isinstance(inode, Directory):
+                waiting += inode.inodes_ever()
+        self._inodes = {n: inode for n, inode in self._inodes.items() if n in seen}
+
+    # Crashing.
+
+    def unpin_all(self) -> None:
+        """Drop every handle's hold, as the end of the process does."""
+        self._pins.clear()
+        self._collect()
+
+    def pending(self, *, split_names: bool = False) -> list[str]:
+        """Return in words what a crash may lose, in the order of `keep`."""
+        paths = {inode.number: path for path, inode in self.walk()}
+        return [
+            describe(fragment, paths)
+            for fragment in fragments_of(self._inodes.values(), split_names=split_names)
+            if fragment.state is not State.SYNCED
+        ]
+
+    def crash(
+        self, profile: str, random: Random, keep: Collection[int] | None
+    ) -> list[str]:
+        """Reduce the tree to what survived and return in words what was lost.
+
+        Args:
+            profile: A key of `PROFILES`.
+            random: The source of every choice.
+            keep: The indexes of the survivors among `pending`, in place of a choice.
+        """
+        split = splits_names(profile)
+        fragments = fragments_of(self._inodes.values(), split_names=split)
+        choice = Choice(random, fragments, self._stale, self._flush)
+        if keep is None:
+            kept = PROFILES[profile](choice)
+        else:
+            counter = iter(range(len(fragments)))
+            kept = choice.keep(lambda _: next(counter) in keep)
+        paths = {inode.number: path for path, inode in self.walk()}
+        whole = {id(fragment) for fragment in kept}
+        story = [
+            f"lost or torn: {describe(fragment, paths)}"
+            for fragment in fragments
+            if id(fragment) not in whole
+        ]
+        self._survive(kept)
+        if profile == "damage":
+            story += self._damage(random)
+        self.unpin_all()
+        return story
+
+    def _survive(self, kept: list[Fragment]) -> None:
+        changes: dict[int, list[Change]] = {}
+        for fragment in sorted(kept, key=lambda fragment: fragment.order):
+            for number, change in fragment.parts:
+                changes.setdefault(number, []).append(change)
+        for number, inode in self._inodes.items():
+            # Without pieces the cached image is the durable one already.
+            if inode.pieces or number in changes:
+                inode.survive(changes.get(number, ()))
+        self._flushed.clear()
+
+    def _damage(self, random: Random) -> list[str]:
+        files = {p: inode for p, inode in self.walk() if isinstance(inode, File)}
+        if not files:
+            return []
+        durable = {path: file.durable for path, file in files.items()}
+        path, kind = damage(random, durable)
+        if kind == "missing":
+            parent, name = self._parent(path)
+            parent.survive((Entry(name, None),))
+        else:
+            files[path].show_durable()
+        return [f"damaged: {kind} in {path}"]
+
+
+def _names(path: str) -> list[str]:
+    return [name for name in posixpath.normpath("/" + path).split("/") if name]
+
+
+def _blocks(offset: int, size: int) -> set[int]:
+    return set(range(offset // BLOCK_BYTES, -(-(offset + size) // BLOCK_BYTES)))
