@@ -105,6 +105,21 @@ class MemoryIndex:
         with self._lock:
             self._tables = {name: _Table() for name in TABLES}
 
+    def corrupt(self, table: str, key: bytes, *, offset: int, xor: int) -> None:
+        """Damage one byte of a row's value, for tests of what notices it."""
+        value = bytearray(self._tables[table].values[key])
+        value[offset] ^= xor
+        self._tables[table].values[key] = bytes(value)
+
+    def __deepcopy__(self, memo: dict[int, object]) -> "MemoryIndex":
+        """Return an index of its own with the same rows; locks can't be copied."""
+        twin = MemoryIndex(self._path)
+        with self._lock:
+            twin._tables = {name: table.copy() for name, table in self._tables.items()}
+            twin._commits = self._commits
+            twin._is_open = self._is_open
+        return twin
+
     def _require_open(self) -> None:
         if not self._is_open:
             raise ClosedError(f"{self._path}: the index is closed; reopen the store")

@@ -53,7 +53,7 @@ MAP_BYTES_MIN = 64 * 2**20
 MAP_BYTES_MAX = 2**40
 
 # How long enlarging the map waits for open views, which it would invalidate.
-_GROW_WAIT_S = 90.0
+GROW_WAIT_S = 90.0
 
 _Transaction: TypeAlias = "lmdb.Transaction[bytes]"
 
@@ -90,7 +90,6 @@ class LmdbIndex:
         self._disk = disk
         self._map_bytes = map_bytes
         self._page_bytes = 0
-        self._pages_extended = 0
         self._commits = 0
         # Open views, and whether they have to wait: LMDB's map can't move under them.
         self._gate = Condition()
@@ -214,7 +213,6 @@ class LmdbIndex:
                 else:
                     break
         self._commits += 1
-        self._extend_file()
 
     def statistics(self) -> IndexStatistics:
         """Return what the index holds and takes.
@@ -329,28 +327,6 @@ class LmdbIndex:
                     for start in range(0, len(changes.puts), PIECE_ROWS_MAX):
                         cursor.putmulti(changes.puts[start : start + PIECE_ROWS_MAX])
 
-    def _extend_file(self) -> None:
-        """Make the file as long as its last page number says.
-
-        A page that was allocated and freed in one transaction is never written, so at
-        the end of the file it is missing.  LMDB doesn't mind, but a file that is too
-        short for its pages is how damage is recognised before opening it.
-        """
-        with self._errors():
-            pages = self._environment.info()["last_pgno"] + 1
-        if pages <= self._pages_extended:
-            return
-        path = f"{self._path}/{self._file}"
-        found = self._disk.info(path)
-        assert found is not None, f"{path} has vanished"
-        if found.size < pages * self._page_bytes:
-            handle = self._disk.open(path)
-            try:
-                self._disk.truncate(handle, pages * self._page_bytes)
-            finally:
-                self._disk.close(handle)
-        self._pages_extended = pages
-
     def _grow(self) -> None:
         """Double the map.
 
@@ -360,7 +336,7 @@ class LmdbIndex:
         with self._gate:
             self._is_growing = True
             try:
-                if not self._gate.wait_for(lambda: not self._views, _GROW_WAIT_S):
+                if not self._gate.wait_for(lambda: not self._views, GROW_WAIT_S):
                     raise self._refuse(
                         f"the map of {self._map_bytes} bytes is full and can't grow "
                         f"under {self._views} open views"
