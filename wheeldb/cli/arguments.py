@@ -34,7 +34,7 @@ UNITS_MS = {
     "s": 1_000,
     "ms": 1,
 }
-PART = re.compile(r"(?P<number>\d+(?:\.\d+)?)(?P<unit>ms|[wdhms])")
+PART = re.compile(r"(?P<number>[0-9]+(?:\.[0-9]+)?)(?P<unit>ms|[wdhms])")
 DURATION_MS_MAX = int(timedelta.max.total_seconds()) * 1_000
 
 

@@ -16,7 +16,7 @@ they are counted in reports, not in seconds.
 import argparse
 import random
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
@@ -137,7 +137,7 @@ def _tell(directory: Path, seed: int, hour_s: float) -> Story:
 
 
 def _run_day(
-    directory: Path, departures: list[Departure], rate: int, story: Story
+    directory: Path, departures: Sequence[Departure], rate: int, story: Story
 ) -> None:
     begins_at = departures[0].departs_at.replace(hour=DAY_BEGINS_HOUR, minute=0)
     plan: Plan = {
@@ -177,7 +177,7 @@ def _run_day(
         story.tallies[group] = ledger.tally(group, final_states)
 
 
-def _ledger_of_day(departures: list[Departure], rate: int) -> Ledger:
+def _ledger_of_day(departures: Sequence[Departure], rate: int) -> Ledger:
     ledger = Ledger(rate)
     for departure in departures:
         follow_up = gate_id(departure.flight)

@@ -1,0 +1,374 @@
+"""The command line from end to end: words in, lines and an exit status out.
+
+Method: `main` is called as the entry point calls it, on real stores in a temporary
+directory. Tasks lie hours ahead, so that no test depends on how fast time passes.
+"""
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+import wheeldb
+from wheeldb.cli import VERBS, main
+from wheeldb.cli.opening import ExitStatus
+
+Say = Callable[..., tuple[int, str, str]]
+ROOT = Path(__file__).parent.parent
+
+
+@pytest.fixture
+def say(capsys: pytest.CaptureFixture[str]) -> Say:
+    """Run the command line; return exit status, stdout and stderr."""
+
+    def call(*words: object) -> tuple[int, str, str]:
+        status = main([str(word) for word in words])
+        captured = capsys.readouterr()
+        return status, captured.out, captured.err
+
+    return call
+
+
+@pytest.fixture
+def store(tmp_path: Path, say: Say) -> Path:
+    """A store with one task, `valve-7`, in an hour."""
+    path = tmp_path / "gateway.wheeldb"
+    status, _, err = say(
+        "add", path, "valve.close", '{"valve": 7}', "--delay", "1h", "--id", "valve-7",
+        "--queue", "valves", "--create",
+    )  # fmt: skip
+    assert status == ExitStatus.FINE, err
+    return path
+
+
+def test_every_verb_has_help_and_json(capsys: pytest.CaptureFixture[str]) -> None:
+    for verb in VERBS:
+        with pytest.raises(SystemExit) as stopped:
+            main([verb, "--help"])
+        assert stopped.value.code == 0
+        help_text = capsys.readouterr().out
+        assert "usage: wheeldb " + verb in help_text
+        assert "--json" in help_text
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        [],
+        ["frobnicate"],
+        ["add", "x", "name"],
+        ["add", "x", "name", "--delay", "5"],
+        ["add", "x", "name", "--delay", "5m", "--at", "2027-01-01T00:00Z"],
+        ["add", "x", "name", "not json", "--delay", "5m"],
+        ["add", "x", "name", "--at", "2027-01-01T00:00"],
+        ["ls", "x", "--state", "asleep"],
+        ["ls", "x", "--lim", "5"],
+        ["revive", "x"],
+        ["revive", "x", "id", "--queue", "q"],
+        ["bench", "--seconds", "0"],
+        ["demo", "--hour", "0"],
+    ],
+)
+def test_usage_is_one_line_and_exit_2(say: Say, words: list[str]) -> None:
+    status, out, err = say(*words)
+
+    assert status == ExitStatus.USAGE
+    assert out == ""
+    assert err.startswith("wheeldb")
+    assert err.count("\n") == 1
+
+
+def test_arguments_the_store_refuses_are_usage_too(say: Say, store: Path) -> None:
+    status, _, err = say("add", store, "x", "--delay", "1h", "--id", "x" * 256)
+
+    assert status == ExitStatus.USAGE
+    assert "255" in err
+    assert err.count("\n") == 1
+
+
+def test_add_prints_the_id_and_is_idempotent(say: Say, store: Path) -> None:
+    words = ("add", store, "report.send", "--at", "2999-01-01T00:00Z", "--id", "r")
+
+    status, out, err = say(*words)
+    assert (status, out) == (ExitStatus.FINE, "r\n")
+    assert "due 2999-01-01 00:00:00.000Z" in err
+
+    status, out, err = say(*words)
+    assert (status, out) == (ExitStatus.FINE, "r\n")
+    assert "already" in err
+
+    status, out, err = say(*words[:3], "--delay", "1h", "--id", "r")
+    assert status == ExitStatus.FINDINGS
+    assert out == ""
+
+    status, out, _ = say(*words[:3], "--delay", "1h", "--id", "r",
+                         "--if-exists", "replace", "--json")  # fmt: skip
+    assert status == ExitStatus.FINE
+    assert json.loads(out)["created"] is True
+
+
+def test_add_without_create_makes_no_store(say: Say, tmp_path: Path) -> None:
+    status, out, err = say("add", tmp_path / "typo", "x", "--delay", "1h")
+
+    assert status == ExitStatus.CANNOT_OPEN
+    assert out == ""
+    assert err.count("\n") == 1
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("verb", ["ls", "stat", "check", "dump"])
+def test_missing_store_is_exit_3(say: Say, tmp_path: Path, verb: str) -> None:
+    status, out, err = say(verb, tmp_path / "missing")
+
+    assert (status, out) == (ExitStatus.CANNOT_OPEN, "")
+    assert err.count("\n") == 1
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_directory_of_something_else_is_exit_3(say: Say, tmp_path: Path) -> None:
+    (tmp_path / "notes.txt").write_text("mine", "utf-8")
+
+    status, _, _ = say("ls", tmp_path)
+
+    assert status == ExitStatus.CANNOT_OPEN
+    assert [path.name for path in tmp_path.iterdir()] == ["notes.txt"]
+
+
+def test_ls(say: Say, store: Path) -> None:
+    status, out, err = say("ls", store)
+    assert status == ExitStatus.FINE
+    head, row = out.splitlines()
+    assert head.split() == ["ID", "NAME", "QUEUE", "STATE", "DUE", "ATTEMPTS", "HELD"]
+    assert row.split()[:4] == ["valve-7", "valve.close", "valves", "scheduled"]
+    assert err == "1 task\n"
+
+    status, out, _ = say("ls", store, "--json")
+    task = json.loads(out)
+    assert (task["id"], task["payload"]) == ("valve-7", {"valve": 7})
+
+    assert say("ls", store, "--queue", "other", "--json")[:2] == (ExitStatus.FINE, "")
+
+
+def test_reading_works_beside_an_owner(say: Say, store: Path) -> None:
+    with wheeldb.open(str(store), driver=False):
+        assert say("ls", store)[0] == ExitStatus.FINE
+        assert say("check", store)[0] == ExitStatus.FINE
+
+        status, _, err = say("cancel", store, "valve-7")
+        assert status == ExitStatus.CANNOT_OPEN
+        assert str(os.getpid()) in err
+
+
+def test_show(say: Say, store: Path) -> None:
+    status, out, _ = say("show", store, "valve-7")
+    assert status == ExitStatus.FINE
+    assert "valve.close" in out
+    assert "scheduled" in out
+
+    shown = json.loads(say("show", store, "valve-7", "--json")[1])
+    assert shown["task"]["queue"] == "valves"
+    assert [event["kind"] for event in shown["history"]] == ["scheduled"]
+
+    status, out, err = say("show", store, "valve-8")
+    assert (status, out) == (ExitStatus.FINDINGS, "")
+    assert "valve-8" in err
+
+
+def test_cancel(say: Say, store: Path) -> None:
+    status, out, _ = say("cancel", store, "valve-7", "valve-8", "--json")
+    assert status == ExitStatus.FINDINGS
+    outcomes = [json.loads(line) for line in out.splitlines()]
+    assert outcomes == [
+        {"id": "valve-7", "outcome": "cancelled"},
+        {"id": "valve-8", "outcome": "unknown"},
+    ]
+
+    assert say("cancel", store, "valve-7")[0] == ExitStatus.FINE
+    assert json.loads(say("ls", store, "--json")[1])["state"] == "cancelled"
+
+
+def test_reschedule(say: Say, store: Path) -> None:
+    at = "2999-01-01T00:00Z"
+
+    status, out, _ = say("reschedule", store, "valve-7", "--at", at)
+    assert (status, out) == (ExitStatus.FINE, "2999-01-01 00:00:00.000Z\n")
+
+    status, out, _ = say("reschedule", store, "valve-8", "--delay", "5m")
+    assert (status, out) == (ExitStatus.FINDINGS, "")
+
+
+def test_pause_and_resume(say: Say, store: Path) -> None:
+    assert say("pause", store, "valve-7")[0] == ExitStatus.FINE
+    assert json.loads(say("ls", store, "--json")[1])["state"] == "paused"
+    assert say("resume", store, "valve-7")[0] == ExitStatus.FINE
+    assert json.loads(say("ls", store, "--json")[1])["state"] == "scheduled"
+
+    assert say("pause", store, "--queue", "valves")[0] == ExitStatus.FINE
+    assert say("resume", store, "--queue", "valves", "--now")[0] == ExitStatus.FINE
+
+    assert say("pause", store, "valve-8")[0] == ExitStatus.FINDINGS
+
+
+def test_run_now(say: Say, store: Path) -> None:
+    assert say("run-now", store, "valve-7")[0] == ExitStatus.FINE
+    with wheeldb.open(str(store), driver=False) as db:
+        db.poll()
+        assert [lease.id for lease in db.lease("valves")] == ["valve-7"]
+
+    assert say("run-now", store, "valve-8")[0] == ExitStatus.FINDINGS
+
+
+def test_revive(say: Say, store: Path) -> None:
+    say("run-now", store, "valve-7")
+    with wheeldb.open(str(store), driver=False) as db:
+        db.poll()
+        for lease in db.lease("valves"):
+            lease.reject("stuck")
+    assert json.loads(say("ls", store, "--json")[1])["state"] == "dead"
+
+    assert say("revive", store, "--queue", "valves")[0] == ExitStatus.FINE
+    assert json.loads(say("ls", store, "--json")[1])["state"] in {"scheduled", "due"}
+
+    assert say("revive", store, "valve-8")[0] == ExitStatus.FINDINGS
+
+
+def test_stat_check_dump(say: Say, store: Path) -> None:
+    status, out, _ = say("stat", store, "--json")
+    assert status == ExitStatus.FINE
+    assert isinstance(json.loads(out), dict)
+    assert say("stat", store)[0] == ExitStatus.FINE
+
+    assert say("check", store) == (ExitStatus.FINE, "", "OK\n")
+
+    status, out, _ = say("dump", store)
+    events = [json.loads(line) for line in out.splitlines()]
+    assert status == ExitStatus.FINE
+    assert "scheduled" in {event["kind"] for event in events}
+    lsns = [event["lsn"] for event in events]
+    assert lsns == sorted(lsns)
+
+    some = say("dump", store, "--from-lsn", lsns[-1])[1].splitlines()
+    assert {json.loads(line)["lsn"] for line in some} == {lsns[-1]}
+    one = say("dump", store, "--task", "valve-7")[1].splitlines()
+    assert {json.loads(line)["id"] for line in one} == {"valve-7"}
+
+
+def test_looking_changes_nothing(say: Say, store: Path) -> None:
+    def content() -> dict[str, bytes]:
+        return {
+            str(path): path.read_bytes()
+            for path in sorted(store.rglob("*"))
+            if path.is_file() and path.name != "lock.mdb"
+        }
+
+    before = content()
+    for words in (["ls"], ["stat"], ["check"], ["dump"], ["replay"]):
+        assert say(*words, store)[0] == ExitStatus.FINE, words
+    assert say("show", store, "valve-7")[0] == ExitStatus.FINE
+
+    assert content() == before
+
+
+def test_damage_is_exit_4_and_replay_saves_the_rest(
+    say: Say, store: Path, tmp_path: Path
+) -> None:
+    # Damage in the log, with the index gone, so that nothing else could answer.
+    for number in range(50):
+        say("add", store, "x", "--delay", "1h", "--id", f"x-{number}")
+    segments = sorted((store / "log").glob("*.seg"))
+    data = bytearray(segments[0].read_bytes())
+    middle = data.index(b"x-10")
+    data[middle : middle + 4] = b"y-10"
+    segments[0].write_bytes(data)
+
+    status, out, err = say("add", store, "y", "--delay", "1h")
+    assert (status, out) == (ExitStatus.CORRUPT, "")
+    assert err.count("\n") == 1
+    assert say("check", store)[0] in {ExitStatus.FINDINGS, ExitStatus.CORRUPT}
+
+    new = tmp_path / "new.wheeldb"
+    status, _, _ = say("replay", store, "--to", new, "--salvage")
+    assert status == ExitStatus.FINDINGS
+    assert "x-40" in say("ls", new)[1]
+
+
+def test_replay_snapshot_backup_restore(say: Say, store: Path, tmp_path: Path) -> None:
+    assert say("replay", store, "--to", tmp_path / "new")[0] == ExitStatus.FINE
+    assert "valve-7" in say("ls", tmp_path / "new")[1]
+
+    status, out, _ = say("snapshot", store)
+    assert status == ExitStatus.FINE
+    assert Path(out.strip()).exists()
+
+    assert say("backup", store, tmp_path / "copy")[0] == ExitStatus.FINE
+    assert say("restore", tmp_path / "copy", tmp_path / "again")[0] == ExitStatus.FINE
+    assert "valve-7" in say("ls", tmp_path / "again")[1]
+    assert say("check", tmp_path / "again")[0] == ExitStatus.FINE
+
+
+def test_bench(say: Say, tmp_path: Path) -> None:
+    status, out, _ = say("bench", tmp_path, "--seconds", "0.01", "--json")
+
+    assert status == ExitStatus.FINE
+    rates = [json.loads(line) for line in out.splitlines()]
+    assert [rate["what"] for rate in rates] == [
+        "append + sync", "schedule", "schedule_many", "lease and ack",
+    ]  # fmt: skip
+    assert all(rate["per_second"] > 0 for rate in rates)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_reader_that_goes_away_is_no_traceback(store: Path) -> None:
+    command = [sys.executable, "-m", "wheeldb", "ls", str(store)]
+    reader, writer = os.pipe()
+    os.close(reader)
+    try:
+        done = subprocess.run(
+            command, cwd=ROOT, stdout=writer, stderr=subprocess.PIPE, check=False
+        )
+    finally:
+        os.close(writer)
+
+    assert done.returncode == ExitStatus.FINDINGS
+    assert b"Traceback" not in done.stderr
+    assert b"Exception ignored" not in done.stderr
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a store away")
+def test_root_writes_as_the_owner() -> None:
+    owner = 4_711
+    # Not below pytest's own directory, which only root may enter.
+    with tempfile.TemporaryDirectory() as parent:
+        store = Path(parent) / "gateway.wheeldb"
+        main(["add", str(store), "x", "--delay", "1h", "--id", "x", "--create"])
+        for path in [Path(parent), store, *store.rglob("*")]:
+            os.chown(path, owner, owner)
+
+        # In a process of its own: taking on another user is for good.
+        done = subprocess.run(
+            [sys.executable, "-m", "wheeldb", "cancel", str(store), "x"],
+            cwd=ROOT,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+
+        assert done.returncode == ExitStatus.FINE, done.stderr
+        owners = {path.stat().st_uid for path in [store, *store.rglob("*")]}
+        assert owners == {owner}
+
+
+def test_another_user_is_refused(
+    monkeypatch: pytest.MonkeyPatch, say: Say, store: Path
+) -> None:
+    monkeypatch.setattr(os, "geteuid", lambda: store.stat().st_uid + 1)
+
+    status, out, err = say("cancel", store, "valve-7")
+
+    assert (status, out) == (ExitStatus.CANNOT_OPEN, "")
+    assert "sudo -u" in err
