@@ -160,7 +160,9 @@ def _run_day(
             for report in worker.reports():
                 _show(report, story)
                 ledger.note(report)
-                if kills and ledger.reports_count >= kills[0]:
+                is_time = bool(kills) and ledger.reports_count >= kills[0]
+                # What a killed worker had written before is still being read.
+                if is_time and not worker.was_killed:
                     kills.pop(0)
                     worker.kill()
                     story.kills.append(report)

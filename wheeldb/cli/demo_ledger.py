@@ -131,11 +131,6 @@ class Ledger:
                 else:
                     _bound(follow_up, report)
 
-    @property
-    def is_settled(self) -> bool:
-        """Whether every task entered has been finished, as far as reports tell."""
-        return all(entry.is_finished for entry in self.entries.values())
-
     def tally(self, group: str, final_states: Mapping[str, str]) -> Tally:
         """Return the verdict on one group.
 

@@ -50,12 +50,9 @@ def load_departures(after: datetime) -> tuple[int, Sequence[Departure]]:
     """Return by how many days the day was moved, and its departures in order.
 
     Args:
-        after: The day begins at least one day behind this instant.
+        after: The day is the first Tuesday behind this instant's.
     """
-    weeks = (after.date() - DAY).days // 7 + 1
-    days = 7 * max(weeks, 0)
-    if DAY + timedelta(days=days) <= after.date() + timedelta(days=1):
-        days += 7
+    days = 7 * max((after.date() - DAY).days // 7 + 1, 0)
     text = files("wheeldb.cli").joinpath("data", FILE).read_text("utf-8")
     departures = []
     for line in text.splitlines():

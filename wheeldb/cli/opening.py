@@ -127,5 +127,7 @@ def guarded(work: Callable[[], int]) -> int:
 
 def _refused(error: BaseException | str, status: ExitStatus) -> int:
     text = " ".join(str(error).split()) or type(error).__name__
+    if isinstance(error, OSError) and error.filename and error.strerror:
+        text = f"{error.filename}: {error.strerror}"
     say(text if text.startswith("wheeldb") else f"wheeldb: {text}")
     return status
