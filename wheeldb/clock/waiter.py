@@ -53,7 +53,6 @@ TFD_TIMER_CANCEL_ON_SET = 2
 # Eight bytes are one to an eventfd, and just bytes to a pipe.
 WAKE = (1).to_bytes(8, sys.byteorder)
 
-
 # What timerfd_create answers where it is missing or a sandbox forbids it.
 UNSUPPORTED = (errno.ENOSYS, errno.EPERM, errno.EINVAL)
 
