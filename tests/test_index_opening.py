@@ -29,10 +29,12 @@ from wheeldb.index import (
     Verdict,
     create_index,
     id_hash,
+    number_key,
     open_index,
     set_aside,
     vet,
 )
+from wheeldb.testing.disk import CrashableDisk
 
 LANE = 16
 PAGE = 4_096
@@ -347,22 +349,34 @@ def test_reader_changes_nothing(path: str, tmp_path: Path) -> None:
 
 
 def test_simulated_disk_brings_its_own_index() -> None:
-    indexes: dict[str, MemoryIndex] = {}
-    disk = OsDisk()
-    disk.index_factory = lambda path: indexes.setdefault(path, MemoryIndex(path))
-
+    disk = CrashableDisk()
     assert open_index("store/index", disk=disk, vouched=True) is None
+
     index = create_index("store/index", disk=disk)
     index.apply(Changes(put_tasks=[(1, 1, b"x")]))
-    index.close()
-    again = open_index("store/index", disk=disk, vouched=False)
-    assert again is indexes["store/index"]
-    assert again.statistics().rows[TASK] == 1
+    twin = disk.clone()
+    index.apply(Changes(put_tasks=[(2, 2, b"y")]))
+    disk.crash("none")
 
-    indexes["store/index"].corrupt(TASK, (1).to_bytes(8), offset=12, xor=1)
+    again = open_index("store/index", disk=disk, vouched=False)
+    earlier = open_index("store/index", disk=twin, vouched=False)
+    assert again is not None
+    assert earlier is not None
+    assert again.statistics().rows[TASK] == 2
+    assert earlier.statistics().rows[TASK] == 1
+
+
+def test_damaged_index_on_a_simulated_disk() -> None:
+    disk = CrashableDisk()
+    index = create_index("store/index", disk=disk)
+    assert isinstance(index, MemoryIndex)
+    index.apply(Changes(put_tasks=[(1, 1, b"x")]))
+    index.corrupt(TASK, number_key(1), offset=12, xor=1)
+
     assert open_index("store/index", disk=disk, vouched=True) is None
+
     create_index("store/index", disk=disk)
-    assert indexes["store/index"].statistics().rows[TASK] == 0
+    assert index.statistics().rows[TASK] == 0
 
 
 @pytest.mark.slow

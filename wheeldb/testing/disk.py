@@ -29,6 +29,7 @@ from dataclasses import dataclass
 from random import Random
 
 from wheeldb.disk import Data, FileInfo, LockHeld
+from wheeldb.index import MemoryIndex
 from wheeldb.testing.faults import Faults, Operation, PowerCut, disk_error
 from wheeldb.testing.pieces import BLOCK_BYTES, Directory, File
 from wheeldb.testing.profiles import PROFILES
@@ -56,8 +57,8 @@ class CrashableDisk:
         file_system: What `file_system` answers.
 
     Attributes:
-        index_factory: As in `Disk`; whoever brings an index for memory sets it.
-        indexes: Room for that factory: the indexes on this disk, by path.
+        index_factory: As in `Disk`; makes an index in memory for each path.
+        indexes: The indexes on this disk, by path. What was applied to one is durable.
     """
 
     def __init__(
@@ -67,7 +68,7 @@ class CrashableDisk:
         flash: bool | None = False,
         file_system: str = "memory",
     ) -> None:
-        self.index_factory: Callable[[str], object] | None = None
+        self.index_factory: Callable[[str], object] | None = self._make_index
         self.indexes: dict[str, object] = {}
         self._random = Random(seed)
         self._flash = flash
@@ -343,13 +344,17 @@ class CrashableDisk:
             )
             if seed is None:
                 other._random.setstate(self._random.getstate())
-            other.index_factory = self.index_factory
+            if self.index_factory != self._make_index:
+                other.index_factory = self.index_factory
             copied = copy.deepcopy(
                 (self._tree, self._handles, self._faults, self.indexes)
             )
             other._tree, other._handles, other._faults, other.indexes = copied
             other._next_handle = self._next_handle
             return other
+
+    def _make_index(self, path: str) -> object:
+        return self.indexes.setdefault(path, MemoryIndex(path))
 
     # Failing.
 
