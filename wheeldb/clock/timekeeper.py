@@ -2,13 +2,15 @@
 
 The *elapsed* timeline only goes forward and counts suspended time. It carries the due
 times of delays. Within one boot it goes on with boottime. After a reboot only the wall
-clock knows for how long the power was off:
+clock knows for how long the power was off. Here it has no battery, and shows 1970 until
+the network corrects it:
 
-    elapsed ──────────────┐  power off  ┌───────────────┐ first time the clock is
-                          │             │ wall behind   │ believed again: what is
-    anchor ─ ─ ─ ─ ─ ─ ─ ─┤             │ the mark      │ missing is added at once
-      elapsed 5000        │             │               │
-      wall    1767225600  └─────────────┴───────────────┘
+    true time    0 min      60 min          120 min       130 min
+                 │ running  │   power off   │ running     │ running
+    wall clock   12:00      13:00           1970          14:10
+    elapsed      0 min      60 min          60 min        70 ──► 130 min
+                            the anchor      off-time is   it is believed again:
+                            is written      owed          the missing hour is added
 
 So where off-time is in doubt, a delay ends late by the off-time at most, never early.
 
@@ -21,12 +23,14 @@ through, everything later waits until the clock has passed the mark. Otherwise i
 
     keeper = Timekeeper(build_ms=clock.build_ms)
     keeper.open(clock.read(), clock.boot_id, clock.time_namespace, anchor)
-    now = keeper.now(clock.read())
-    due_ms = now.elapsed_ms + delay_ms + reading.cut_ms
+    reading = clock.read()
+    due_ms = keeper.now(reading).elapsed_ms + delay_ms + reading.cut_ms
 
-An assumed clock that was wrong makes the elapsed timeline wrong by as much, if the
-machine is rebooted before a new anchor is written. Anchors are therefore written at
-each step of the wall clock; `Now.shift_ms` shows one.
+Off-time is measured from the wall clock's last anchor, so one is to be written at each
+step: if the clock is set forward by an hour and the power is cut before that is on
+disk, the hour counts as off-time. `Now.shift_ms` shows a step. For the same reason a
+clock that was believed, was slow, and is put right while the power is off makes delays
+end early by as much as it was slow; nothing on the machine could tell.
 
 This module is pure: readings come in as arguments, anchors go out as values. It has no
 lock; its owner has one. It doesn't use any reference beside the clock itself, and it
