@@ -110,50 +110,50 @@ class Disk(Protocol):
           process inherits it over exec.
         """
 
-    def close(self, handle: int) -> None:
+    def close(self, handle: int, /) -> None:
         """Close a handle. It is gone even if an error is raised."""
 
-    def pread(self, handle: int, size: int, offset: int) -> bytes:
+    def pread(self, handle: int, size: int, offset: int, /) -> bytes:
         """Return up to `size` bytes at `offset`, fewer only at the end of the file."""
 
-    def pwrite(self, handle: int, data: Data, offset: int) -> int:
+    def pwrite(self, handle: int, data: Data, offset: int, /) -> int:
         """Write at `offset`, extending the file, and return the count; may be short."""
 
     def size(self, handle: int) -> int:
         """Return the file's length in bytes."""
 
-    def truncate(self, handle: int, size: int) -> None:
+    def truncate(self, handle: int, size: int, /) -> None:
         """Cut the file, or extend it with a hole that reads as zeros."""
 
-    def allocate(self, handle: int, offset: int, size: int) -> bool:
+    def allocate(self, handle: int, offset: int, size: int, /) -> bool:
         """Reserve room for `size` bytes at `offset` without changing the file's length.
 
         Returns False where the file system can't; raises ENOSPC where there is no room.
         """
 
-    def sync_data(self, handle: int) -> None:
+    def sync_data(self, handle: int, /) -> None:
         """Make the file's bytes and length durable.
 
         On Linux the attribute *is* the C function, so that its result can be stored by
         another C call before any signal handler runs.
         """
 
-    def sync(self, handle: int) -> None:
+    def sync(self, handle: int, /) -> None:
         """Make the file's bytes, length and other metadata durable."""
 
     def sync_directory(self, path: str) -> None:
         """Make the creations, renames and removals in a directory durable."""
 
-    def rename(self, source: str, target: str) -> None:
+    def rename(self, source: str, target: str, /) -> None:
         """Rename, replacing the target. Sync both directories to make it durable."""
 
-    def unlink(self, path: str) -> None:
+    def unlink(self, path: str, /) -> None:
         """Remove a file's name."""
 
     def make_directory(self, path: str) -> None:
         """Make a directory (mode 0700). One that exists is fine; its parent must."""
 
-    def remove_directory(self, path: str) -> None:
+    def remove_directory(self, path: str, /) -> None:
         """Remove an empty directory."""
 
     def list(self, path: str) -> list[str]:
@@ -168,7 +168,7 @@ class Disk(Protocol):
     def free_bytes(self, path: str) -> int:
         """Return the room left for this user on the path's file system."""
 
-    def file_system(self, path: str) -> str:
+    def file_system(self, path: str, /) -> str:
         """Return the file system's name: "ext4", "nfs", "tmpfs", …, or "unknown"."""
 
     def is_flash(self, path: str) -> bool | None:
