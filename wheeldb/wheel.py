@@ -21,7 +21,7 @@ Time is written in base 256, one digit to a level::
       2        65 s             4.7 h
       3       4.7 h              50 days
       4        50 days           35 years
-      5        35 years       8,925 years
+      5        35 years       8,919 years
 
 The *hand* is the instant up to which everything has been handed out. An entry lies at
 the level of the highest digit in which its due instant differs from the hand, in the
@@ -39,8 +39,8 @@ of level 1 next, moves the hand to 50 where that slot begins, and cascades it: 5
 go to slots 3 and 8 of level 0. It hands out 53, meets 58, and rests the hand at 55.
 A step of a century costs no more than that: empty slots are never visited.
 
-This is a bit wasteful, since an entry is placed again once for each level it descends,
-but each descent is one dict store, and most timers are cancelled before they descend.
+An entry is stored again each time it descends a level, five times at worst. That is the
+price of a cheap insert, and most timers are cancelled before they pay it.
 
 The wheel knows no clock, lock, thread, file or task. It does not fire anything, does
 not refuse what is already past due (that comes out at the next advance) and does not
@@ -58,7 +58,7 @@ DUE_SHIFT = 69
 """Bits below the due instant: 53 of task number and 16 of lane."""
 
 DUE_LIMIT_MS = 1 << 48
-"""Due instants and nows are below this; the year 9999 ends at 2^47.7."""
+"""Due instants and nows lie below this, the year 9999 as well."""
 
 _LEVEL_COUNT = 6
 _ENTRY_LIMIT = DUE_LIMIT_MS << DUE_SHIFT
@@ -95,13 +95,15 @@ class WheelStatistics:
 class Wheel:
     """A set of entries that come out in the order of their due instants.
 
-    Not thread-safe. An entry is in the wheel once or not at all.
+    An entry is in the wheel once or not at all. Not thread-safe; and a call that is
+    broken off half-way (by Ctrl-C, say) leaves a wheel to be cleared and filled anew.
     """
 
     __slots__ = ("_hand", "_heaps", "_now_ms", "_occupied", "_size", "_slots")
 
     def __init__(self, now_ms: int) -> None:
         """Make an empty wheel whose hand stands at `now_ms`."""
+        assert 0 <= now_ms < DUE_LIMIT_MS, f"now_ms {now_ms} is outside the wheel"
         # A slot is a dict without values, not a set: growing, a set takes up to 107
         # bytes an entry, a dict at most 60. An empty slot is None and holds no memory.
         self._slots: list[dict[int, None] | None] = [None] * (_LEVEL_COUNT << 8)
@@ -114,7 +116,6 @@ class Wheel:
         # For some slots, by position: a heap over all its entries, and over some that
         # were cancelled since. The slot says which are which.
         self._heaps: dict[int, list[int]] = {}
-        assert 0 <= now_ms < DUE_LIMIT_MS, f"now_ms {now_ms} is outside the wheel"
 
     @property
     def now_ms(self) -> int:
@@ -139,8 +140,8 @@ class Wheel:
         Returns:
             Whether it is new; an entry that is in the wheel already stays.
         """
-        assert 0 <= entry < _ENTRY_LIMIT, f"entry {entry:#x} is outside the wheel"
-        # `_position`, written out: a call costs half as much as the insert.
+        assert entry < _ENTRY_LIMIT, f"entry {entry:#x} is outside the wheel"
+        # `_position`, written out here and below: the call would cost a fifth more.
         due = entry >> DUE_SHIFT
         hand = self._hand
         if due < hand:
@@ -151,25 +152,26 @@ class Wheel:
         if slot is None:
             self._slots[position] = {entry: None}
             self._occupied |= 1 << position
+        elif entry in slot:
+            return False
         else:
-            count = len(slot)
             slot[entry] = None
-            if len(slot) == count:
-                return False
             if position in self._heaps:
                 self._push(position, entry)
         self._size += 1
         return True
 
     def insert_many(self, entries: Iterable[int]) -> int:
-        """Put all of `entries` into the wheel, as `insert` does.
+        """Put all of `entries` into the wheel, as `insert` does, a quarter quicker.
+
+        If the iterable raises, the entries before that are in the wheel.
 
         Returns:
             How many of them are new.
         """
-        new_count = self._place(entries)
-        self._size += new_count
-        return new_count
+        size = self._size
+        self._place(entries)
+        return self._size - size
 
     def cancel(self, entry: int) -> bool:
         """Take `entry` out of the wheel, in O(1), and free its memory.
@@ -184,9 +186,12 @@ class Wheel:
         shift = _SHIFT_BY_BITS[(due ^ hand).bit_length()]
         position = (shift << 5) | (due >> shift & 255)
         slot = self._slots[position]
-        if slot is None or entry not in slot:
+        if slot is None:
             return False
-        del slot[entry]
+        try:
+            del slot[entry]
+        except KeyError:
+            return False
         self._size -= 1
         if not slot:
             self._empty(position)
@@ -231,6 +236,7 @@ class Wheel:
             elif position > 255:
                 # The whole slot comes off before any of it is placed again.
                 self._empty(position)
+                self._size -= len(slot)
                 self._place(slot)
             else:
                 self._take(position, slot, room, expired)
@@ -270,6 +276,7 @@ class Wheel:
         Returns:
             What was taken out, in no particular order.
         """
+        assert keep >= 0, f"keep {keep} is not a number of entries"
         removed: list[int] = []
         excess = self._size - keep
         while len(removed) < excess and self._occupied:
@@ -384,32 +391,33 @@ class Wheel:
         above = shift + 8
         return position, self._hand >> above << above | (position & 255) << shift
 
-    def _place(self, entries: Iterable[int]) -> int:
-        """Put entries into their slots, return how many are new; leave the size."""
+    def _place(self, entries: Iterable[int]) -> None:
+        """Put entries into their slots."""
         slots = self._slots
         heaps = self._heaps
         hand = self._hand
         shift_by_bits = _SHIFT_BY_BITS
         new_count = 0
-        for entry in entries:
-            due = entry >> DUE_SHIFT
-            if due < hand:
-                due = hand
-            shift = shift_by_bits[(due ^ hand).bit_length()]
-            position = (shift << 5) | (due >> shift & 255)
-            slot = slots[position]
-            if slot is None:
-                slots[position] = {entry: None}
-                self._occupied |= 1 << position
-            else:
-                count = len(slot)
-                slot[entry] = None
-                if len(slot) == count:
+        try:
+            for entry in entries:
+                due = entry >> DUE_SHIFT
+                if due < hand:
+                    due = hand
+                shift = shift_by_bits[(due ^ hand).bit_length()]
+                position = (shift << 5) | (due >> shift & 255)
+                slot = slots[position]
+                if slot is None:
+                    slots[position] = {entry: None}
+                    self._occupied |= 1 << position
+                elif entry in slot:
                     continue
-                if position in heaps:
-                    self._push(position, entry)
-            new_count += 1
-        return new_count
+                else:
+                    slot[entry] = None
+                    if position in heaps:
+                        self._push(position, entry)
+                new_count += 1
+        finally:
+            self._size += new_count
 
     def _empty(self, position: int) -> None:
         """Release an occupied slot, with its heap; leave the size."""
