@@ -19,15 +19,14 @@ from wheeldb.log.frame import (
     Flaw,
     Frame,
     FrameType,
+    frame_bytes,
     parse_header,
     payload_checksum,
 )
-from wheeldb.log.segment import SEGMENT_HEADER_BYTES, SegmentHeader
+from wheeldb.log.segment import SEGMENT_HEADER_BYTES, SegmentHeader, block_end
 from wheeldb.log.source import ByteSource
 
 __all__ = ("FrameCursor",)
-
-_BLOCK_BYTES = 4096
 
 
 class FrameCursor:
@@ -70,7 +69,7 @@ class FrameCursor:
         """
         self.torn_offset = self.offset
         found = self._frame_at(self.offset)
-        aligned = self.offset + -self.offset % _BLOCK_BYTES
+        aligned = block_end(self.offset)
         if not isinstance(found, Frame) and aligned != self.offset:
             beyond = self._frame_at(aligned)
             if isinstance(beyond, Frame):
@@ -100,7 +99,8 @@ class FrameCursor:
         is_hole = header.first_lsn > next_lsn and header.is_opened
         if header.first_lsn != next_lsn and not is_hole:
             return Flaw.NUMBER
-        if header.length > room - HEADER_BYTES:
+        # The padding must be there, too: a frame's end is never beyond its file's.
+        if frame_bytes(header.length) > room:
             return Flaw.LENGTH
         payload = self.source.read(offset + HEADER_BYTES, header.length)
         if len(payload) < header.length:

@@ -15,7 +15,7 @@ failed before may have been forgotten by the kernel. So they are written once mo
    caller's `opened` frame. Sync, rename, sync the directory. From here on the new
    segment counts, and what lies behind w in the old one is ignored.
 3. What lies behind X is copied to `aside/`.
-4. The old segment is cut at w.
+4. The old segment is cut behind the block with w.
 
 A crash before the rename leaves the log as it was. After it the next scan finds a whole
 segment, and the next opening does 3 and 4 again for whatever is longer than its
@@ -51,6 +51,7 @@ from wheeldb.log.segment import (
     SEGMENT_HEADER_BYTES,
     Entropy,
     SegmentHeader,
+    block_end,
     build_segment,
     new_salt,
     sync_file,
@@ -216,13 +217,11 @@ def repair(
         writer = _begin(disk, directory, header, unproven, opening, options)
     try:
         kept = None
-        for segment in scan.segments:
-            if segment.successor is not None:
-                named = segment.successor.predecessor_bytes
-                _leave(disk, segment, named, named, aside)
-            else:
-                named = end.watermark_offset
-                kept = _leave(disk, segment, named, end.torn_offset, aside)
+        if end.torn_bytes:
+            kept = keep_torn_bytes(disk, end.segment.path, end.torn_offset, aside)
+        _cut(disk, end.segment, end.watermark_offset)
+        for segment in scan.segments[:-1]:
+            _finish_earlier(disk, segment, aside)
     except BaseException:
         writer.close()
         raise
@@ -339,17 +338,23 @@ def _frames_behind_watermark(source: ByteSource, end: LogEnd) -> Iterator[Frame]
             yield found
 
 
-def _leave(
-    disk: Disk, segment: SegmentFile, end_bytes: int, torn_offset: int, aside: str
-) -> str | None:
-    """Cut a segment where its successor says that it ends; keep what was torn."""
+def _finish_earlier(disk: Disk, segment: SegmentFile, aside: str) -> None:
+    """Do what a crash in an earlier repair has left undone."""
+    assert segment.successor is not None, f"{segment.path} is the last"
+    named = segment.successor.predecessor_bytes
+    if segment.file_bytes > block_end(named):
+        keep_torn_bytes(disk, segment.path, named, aside)
+        _cut(disk, segment, named)
+
+
+def _cut(disk: Disk, segment: SegmentFile, end_bytes: int) -> None:
+    """Cut a segment where its successor says that it ends."""
+    end_bytes = block_end(end_bytes)
     if segment.file_bytes <= end_bytes:
-        return None
-    kept = keep_torn_bytes(disk, segment.path, torn_offset, aside)
+        return
     fd = disk.open(segment.path)
     try:
         disk.truncate(fd, end_bytes)
         sync_file(disk, fd, segment.path)
     finally:
         disk.close(fd)
-    return kept

@@ -19,6 +19,7 @@ import errno
 from dataclasses import dataclass
 
 from wheeldb.disk import Disk
+from wheeldb.log.segment import BLOCK_BYTES
 
 __all__ = ("RESERVE_BYTES_PER_TASK", "Ballast", "Reserve", "ReserveStatistics")
 
@@ -27,7 +28,6 @@ RESERVE_BYTES_PER_TASK = 128
 NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT})
 
 _STEP_BYTES = 2**20
-_BLOCK_BYTES = 4096
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,7 +49,7 @@ class Reserve:
     """Keeps a file allocated in proportion to the unfinished tasks."""
 
     def __init__(self, disk: Disk, path: str) -> None:
-        """Open the file, empty: what an earlier opening had is taken anew.
+        """Open the file; what an earlier opening held can be given back at once.
 
         Raises:
             OSError: If it can't be opened.
@@ -67,7 +67,7 @@ class Reserve:
         """
         need = _round_up(tasks * RESERVE_BYTES_PER_TASK, _STEP_BYTES)
         self._room.wanted_bytes = need
-        if need > self._room.held_bytes:
+        if need > self._room.held_bytes or not self._room.is_sure:
             self._room.hold(need)
         elif self._room.held_bytes > 2 * need + 8 * _STEP_BYTES:
             self._room.shrink(need)
@@ -75,7 +75,7 @@ class Reserve:
     def give_back(self, size: int) -> int:
         """Return at least `size` bytes to the file system; return how many went."""
         before = self._room.held_bytes
-        self._room.shrink(max(0, before - _round_up(size, _BLOCK_BYTES)))
+        self._room.shrink(max(0, before - _round_up(size, BLOCK_BYTES)))
         return before - self._room.held_bytes
 
     def close(self) -> None:
@@ -91,7 +91,7 @@ class Ballast:
     """Holds one segment's worth of room until it is released."""
 
     def __init__(self, disk: Disk, path: str, size: int) -> None:
-        """Open the file, empty; call `restore` to take the room.
+        """Open the file; call `restore` to be sure of the room.
 
         Raises:
             OSError: If it can't be opened.
@@ -101,7 +101,7 @@ class Ballast:
 
     @property
     def is_held(self) -> bool:
-        """Return whether the room is there to be released."""
+        """Return whether there is room to be released."""
         return self._room.held_bytes > 0
 
     def release(self) -> bool:
@@ -116,7 +116,7 @@ class Ballast:
         Raises:
             OSError: If allocating failed for another reason than room.
         """
-        if self.is_held or not self._room.is_supported:
+        if self._room.is_sure and self._room.held_bytes >= self._room.wanted_bytes:
             return True
         try:
             self._room.hold(self._room.wanted_bytes)
@@ -141,17 +141,21 @@ class _Room:
     def __init__(self, disk: Disk, path: str) -> None:
         self._disk = disk
         self._fd = disk.open(path, create=True)
-        self.held_bytes = 0
+        self.held_bytes = disk.size(self._fd)
         self.wanted_bytes = 0
         self.is_supported = True
+        # After a power cut the length may be there without the blocks.
+        self.is_sure = False
 
     def hold(self, size: int) -> None:
         # First the blocks, which may fail, then the length, by which they are cut off
         # again. A length alone would be a hole.
+        size = max(size, self.held_bytes)
         self.is_supported = self._disk.allocate(self._fd, 0, size)
         if self.is_supported:
             self._disk.truncate(self._fd, size)
             self.held_bytes = size
+        self.is_sure = True
 
     def shrink(self, size: int) -> None:
         if size < self.held_bytes:

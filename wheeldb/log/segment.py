@@ -34,6 +34,7 @@ nothing of what the frames mean or when a new segment is needed.
 """
 
 import builtins
+import contextlib
 import errno
 import os.path
 import re
@@ -46,6 +47,7 @@ from wheeldb.disk import Disk, write_all
 from wheeldb.errors import CorruptionError, FormatError
 
 __all__ = (
+    "BLOCK_BYTES",
     "CHECKSUM_CRC32",
     "SEGMENT_FORMAT",
     "SEGMENT_HEADER_BYTES",
@@ -55,6 +57,7 @@ __all__ = (
     "LogSyncError",
     "SegmentHeader",
     "SegmentName",
+    "block_end",
     "build_segment",
     "list_segments",
     "new_salt",
@@ -69,6 +72,9 @@ SEGMENT_FORMAT = 1
 SEGMENT_HEADER_BYTES = 4096
 SEGMENT_MAGIC = b"WHEELDB\x01"
 CHECKSUM_CRC32 = 1
+
+# What a medium writes at once, or a multiple of it.
+BLOCK_BYTES = 4096
 TEMPORARY_NAME = "next.tmp"
 
 _FIELDS = struct.Struct("<8sHHI16sQ8sQQQQQQQI")
@@ -196,6 +202,15 @@ def list_segments(disk: Disk, directory: str) -> list[SegmentName]:
     )
 
 
+def block_end(offset: int) -> int:
+    """Return `offset`, or the next block's begin if it lies inside a block.
+
+    Files are cut there: cutting inside a block would write it once more, and with it
+    acknowledged bytes, which some media lose when the power fails just then.
+    """
+    return offset + -offset % BLOCK_BYTES
+
+
 def new_salt(entropy: Entropy) -> bytes:
     """Return a salt for a segment; it is never all zeros, as unwritten room is."""
     salt = entropy.bytes(8)
@@ -245,6 +260,9 @@ def build_segment(
         sync_directory(disk, directory)
     except BaseException:
         disk.close(fd)
+        # On a full disk the blocks of a file that nobody wants are better free.
+        with contextlib.suppress(OSError):
+            disk.unlink(temporary)
         raise
     return fd, header
 

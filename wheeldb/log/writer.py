@@ -30,6 +30,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from wheeldb.disk import Disk, write_all
 from wheeldb.log.frame import (
     HEADER_BYTES,
+    OPENED,
     FrameHeader,
     FrameType,
     frame_bytes,
@@ -41,6 +42,7 @@ from wheeldb.log.segment import (
     SEGMENT_HEADER_BYTES,
     Entropy,
     SegmentHeader,
+    block_end,
     build_segment,
     list_segments,
     new_salt,
@@ -51,12 +53,10 @@ from wheeldb.log.segment import (
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ("BLOCK_BYTES", "LogStatistics", "LogWriter", "Placed", "Position")
+__all__ = ("LogStatistics", "LogWriter", "Placed", "Position")
 
-BLOCK_BYTES = 4096
-ZEROED_AHEAD_BYTES = 2**20
-
-_ZEROS = bytes(ZEROED_AHEAD_BYTES)
+_ZEROED_AHEAD_BYTES = 2**20
+_ZEROS = bytes(_ZEROED_AHEAD_BYTES)
 
 
 class Position(NamedTuple):
@@ -192,25 +192,29 @@ class LogWriter:
         watermark: int,
         bound: int,
         align: bool = True,
+        is_opened: bool = False,
     ) -> Placed:
         """Return the frame's bytes and place; nothing changes.
 
         Args:
             kind: Whether a sync of its own follows, or what else the frame is.
             payload: The caller's bytes.
-            first_lsn: The number after `last_lsn`.
+            first_lsn: The number after `last_lsn`, or a later one with `is_opened`.
             count: How many numbers the frame covers; 0 for an empty frame.
             hlc: The frame's stamp.
             watermark: The highest LSN known to be durable.
             bound: The LSN that no event may reach once this frame is synced.
             align: False writes without padding, for the events that must still fit
                 on a full disk.
+            is_opened: Whether the numbers may jump forward in front of the frame: one
+                that another log began with, taken over as it is.
 
         Raises:
             ValueError: If the payload is over 32 MiB.
         """
         before = self._position
-        assert first_lsn == before.last_lsn + 1, (
+        jump = first_lsn - before.last_lsn - 1
+        assert jump == 0 or (is_opened and jump > 0), (
             f"LSN {first_lsn} does not follow {before.last_lsn}"
         )
         data = pack_frame(
@@ -223,17 +227,18 @@ class LogWriter:
             hlc=hlc,
             watermark=watermark,
             bound=bound,
+            flags=OPENED if is_opened else 0,
         )
         offset = before.offset
         if align and self._needs_block(kind, before.last_type):
-            offset += -offset % BLOCK_BYTES
+            offset = block_end(offset)
         end = offset + len(data)
         # A frame that crosses the line of what is zeroed takes the next piece along;
         # the zeros never go beyond the segment, the frame may.
         zeroed = before.zeroed_bytes
         zeros = 0
         if end > zeroed:
-            line = end + -end % ZEROED_AHEAD_BYTES
+            line = end + -end % _ZEROED_AHEAD_BYTES
             zeroed = max(end, min(line, self.segment_bytes))
             zeros = zeroed - end
         after = before._replace(
@@ -280,7 +285,7 @@ class LogWriter:
         before = placed.before
         with contextlib.suppress(OSError):
             size = self._disk.size(before.fd)
-            kept = max(before.offset, min(before.zeroed_bytes, size))
+            kept = max(block_end(before.offset), min(before.zeroed_bytes, size))
             if size > kept:
                 self._disk.truncate(before.fd, kept)
             dirty = min(placed.end, kept) - placed.offset
@@ -312,7 +317,7 @@ class LogWriter:
         before = self._position
         if before.offset <= SEGMENT_HEADER_BYTES:
             return before.last_lsn  # Ensures 2
-        self._disk.truncate(before.fd, before.offset)
+        self._disk.truncate(before.fd, block_end(before.offset))
         sync_file(self._disk, before.fd, self._path(before))  # Ensures 1
         header = SegmentHeader(
             incarnation=before.header.incarnation,
@@ -384,7 +389,7 @@ class LogWriter:
             OSError: If the file could not be cut.
         """
         position = self._position
-        self._disk.truncate(position.fd, position.offset)
+        self._disk.truncate(position.fd, block_end(position.offset))
         sync_file(self._disk, position.fd, self._path(position))
 
     def close(self) -> None:
