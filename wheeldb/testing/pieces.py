@@ -255,7 +255,6 @@ class Directory(Inode[Names]):
     def inodes_ever(self) -> Iterator[int]:
         """Yield every inode that a name leads to, now or after some power cut."""
         yield from self.durable.inodes.values()
-        yield from self.cached.inodes.values()
         for piece in self.pieces:
             for change in piece.changes:
                 if isinstance(change, Entry) and change.inode is not None:

@@ -193,14 +193,16 @@ class Tree:
         number = source_parent.cached.inodes.get(source_name)
         if number is None:
             raise disk_error(errno.ENOENT, source)
+        old, new = _names(source), _names(target)
+        if old != new and new[: len(old)] == old:
+            raise disk_error(errno.EINVAL, target)
+        if old != new and old[: len(new)] == new:
+            raise disk_error(errno.ENOTEMPTY, target)
         replaced = self.find(target)
         if replaced is not None:
             if replaced.number == number:
                 return
             self._check_replace(self._inodes[number], replaced, target)
-        names = _names(source)
-        if _names(target)[: len(names)] == names:
-            raise disk_error(errno.EINVAL, target)
         added, removed = Entry(target_name, number), Entry(source_name, None)
         if source_parent is target_parent:
             source_parent.add(self._piece(added, removed))
@@ -355,7 +357,6 @@ class Tree:
             # Without pieces the cached image is the durable one already.
             if inode.pieces or number in changes:
                 inode.survive(changes.get(number, ()))
-        self._flushed.clear()
 
     def _damage(self, random: Random) -> list[str]:
         files = {p: inode for p, inode in self.walk() if isinstance(inode, File)}
