@@ -152,6 +152,9 @@ def create(
         LogSyncError: If a sync failed.
         OSError: If there is no room.
     """
+    assert opening.first_lsn > previous_lsn, (
+        f"LSN {opening.first_lsn} is not above {previous_lsn}"
+    )
     header = SegmentHeader(
         incarnation=incarnation,
         database=database,
@@ -193,11 +196,14 @@ def repair(
 
     Raises:
         LogSyncError: If a sync failed.
-        OSError: If there is no room for the new segment; nothing has changed.
+        OSError: If there is no room for the new segment, and nothing has changed; or
+            the torn bytes could not be kept for another reason than room.
     """
     end = scan.end
     old = end.segment.header
-    assert opening.first_lsn > end.last_lsn, f"{opening.first_lsn} is not new"
+    assert opening.first_lsn > end.last_lsn, (
+        f"LSN {opening.first_lsn} is not above {end.last_lsn}"
+    )
     header = SegmentHeader(
         incarnation=old.incarnation if incarnation is None else incarnation,
         database=old.database,

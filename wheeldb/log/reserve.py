@@ -151,7 +151,7 @@ class _Room:
         # First the blocks, which may fail, then the length, by which they are cut off
         # again. A length alone would be a hole.
         size = max(size, self.held_bytes)
-        self.is_supported = self._disk.allocate(self._fd, 0, size)
+        self.is_supported = size == 0 or self._disk.allocate(self._fd, 0, size)
         if self.is_supported:
             self._disk.truncate(self._fd, size)
             self.held_bytes = size

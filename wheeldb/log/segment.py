@@ -245,9 +245,12 @@ def build_segment(
     """
     temporary = os.path.join(directory, TEMPORARY_NAME)
     final = os.path.join(directory, header.name.file_name)
-    fd = disk.open(temporary, create=True)
+    # Ensures 2: what a crash left is removed, not overwritten. Where a rename is a link
+    # and an unlink, both names may be left, and this one may be a segment's second.
+    with contextlib.suppress(FileNotFoundError):
+        disk.unlink(temporary)
+    fd = disk.open(temporary, create=True, exclusive=True)
     try:
-        disk.truncate(fd, 0)  # Ensures 2: a crash may have left a longer one.
         offset = SEGMENT_HEADER_BYTES
         for data in frames:
             write_all(disk, fd, data, offset)
