@@ -47,6 +47,7 @@ from wheeldb.index import (
     tables,
 )
 from wheeldb.index.changes import PIECE_ROWS_MAX, encode
+from wheeldb.index.keys import pack_row
 
 LANE = 16
 
@@ -362,8 +363,8 @@ class TestLmdbIndex:
             growing.set()
             return wait_for(*args)  # type: ignore[arg-type]
 
-        lmdb_index._gate.wait_for = tell_and_wait  # type: ignore[method-assign, assignment]
         with lmdb_index.snapshot() as view:
+            lmdb_index._gate.wait_for = tell_and_wait  # type: ignore[method-assign, assignment]
             thread.start()
             assert growing.wait(60)
             assert thread.is_alive()
@@ -529,6 +530,28 @@ def test_memory_index_shows_damage() -> None:
         with pytest.raises(IndexDamaged):
             view.digests()
         assert len(view.check()) == 1
+
+
+def test_rows_that_are_missing_show_in_the_digest() -> None:
+    class Short:
+        """A source that has one row fewer than it says."""
+
+        path = "short"
+
+        def get(self, table: str, key: bytes) -> bytes | None:
+            return None
+
+        def scan(
+            self, table: str, start: bytes, limit: int
+        ) -> Iterator[list[tuple[bytes, bytes]]]:
+            key = number_key(1)
+            yield [(key, pack_row(key, 1, b""))]
+
+        def count(self, table: str) -> int:
+            return 2
+
+    with pytest.raises(IndexDamaged, match="table task has 1 rows, not 2"):
+        Snapshot(Short()).digests()
 
 
 def test_encode_sorts_and_leaves_out_what_is_not_touched() -> None:

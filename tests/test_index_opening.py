@@ -155,41 +155,74 @@ def _zero(start: int, end: int | None = None) -> Callable[[bytearray], object]:
     return change
 
 
+# What is done to the file, and what is said about it.  A meta page has 16 bytes of
+# header, then magic 4, version 4, address 8, map size 8 and two trees of 48 bytes, each
+# ending with its root; the first begins with the page size, here its second byte.
+MAGIC, VERSION, PAGE_BYTES = 16, 20, 41
+LEAF_COUNT, MAIN_ROOT, LAST_PAGE = 104, 128, 136
 SEEN_FROM_OUTSIDE = {
-    "empty": lambda data: data.clear(),
-    "half a meta page": lambda data: data.__delitem__(slice(PAGE // 2, None)),
-    "one meta page": lambda data: data.__delitem__(slice(PAGE, None)),
-    "both meta pages zeroed": _zero(0, 2 * PAGE),
-    "first meta page zeroed": _zero(0, PAGE),
-    "second meta page zeroed": _zero(PAGE, 2 * PAGE),
-    "all zeroed": _zero(0),
-    "cut in half": lambda data: data.__delitem__(slice(len(data) // 2, None)),
-    "last page cut": lambda data: data.__delitem__(slice(-PAGE, None)),
-    "last byte cut": lambda data: data.pop(),
-    "magic of the first": lambda data: data.__setitem__(16, data[16] ^ 1),
-    "version of the second": lambda data: data.__setitem__(PAGE + 20, 3),
-    "page size of the first": lambda data: data.__setitem__(41, data[41] ^ 0x10),
-    "page size of the second": lambda data: data.__setitem__(PAGE + 41, 0x20),
-    "root of the second": lambda data: data.__setitem__(PAGE + 16 + 24 + 96 - 3, 9),
-    "last page of the first": lambda data: data.__setitem__(16 + 24 + 96 + 2, 9),
+    "empty": (lambda data: data.clear(), "0 bytes are no index"),
+    "half a meta page": (lambda data: _cut(data, PAGE // 2), "cut short: 2048 bytes"),
+    "one meta page": (lambda data: _cut(data, PAGE), "cut short: 4096 bytes"),
+    "both meta pages zeroed": (_zero(0, 2 * PAGE), "page 0 is damaged: pages of 0"),
+    "first meta page zeroed": (_zero(0, PAGE), "page 0 is damaged: pages of 0"),
+    "second meta page zeroed": (
+        _zero(PAGE, 2 * PAGE),
+        "page 1 is damaged: not a meta page",
+    ),
+    "all zeroed": (_zero(0), "page 0 is damaged: pages of 0"),
+    "cut in half": (lambda data: _cut(data, len(data) // 2), "cut short"),
+    "last page cut": (lambda data: _cut(data, len(data) - PAGE), "cut short"),
+    "last byte cut": (lambda data: _cut(data, len(data) - 1), "cut short"),
+    "kind of the first": (lambda data: _put(data, 10, 2), "page 0 is damaged: not a"),
+    "number of the second": (
+        lambda data: _put(data, PAGE, 0),
+        "page 1 is damaged: not a meta page",
+    ),
+    "magic of the first": (lambda data: _put(data, MAGIC, 1), "page 0 is damaged: mag"),
+    "version of the second": (
+        lambda data: _put(data, PAGE + VERSION, 3),
+        "page 1 is damaged: magic 0xbeefc0de, version 3",
+    ),
+    "page size of the first": (
+        lambda data: _put(data, PAGE_BYTES, 0x11),
+        "page 0 is damaged: pages of 4352",
+    ),
+    "page size of the second": (
+        lambda data: _put(data, PAGE + PAGE_BYTES, 0x20),
+        "page 1 is damaged: pages of 8192",
+    ),
+    "root of the second": (
+        lambda data: _put(data, PAGE + MAIN_ROOT + 5, 9),
+        "page 1 is damaged: root",
+    ),
+    "last page of the first": (lambda data: _put(data, LAST_PAGE + 2, 9), "cut short"),
 }
 
 
 @pytest.mark.parametrize("name", SEEN_FROM_OUTSIDE)
 def test_damage_that_is_seen_from_outside(path: str, name: str) -> None:
     # Vouched for, so that only the look from outside stands between file and process.
-    damage(path, SEEN_FROM_OUTSIDE[name])
+    change, reason = SEEN_FROM_OUTSIDE[name]
+    damage(path, change)
     aside = f"{path}/../aside"
 
     index, verdict = told_opening(path, vouched=True, aside=aside)
 
     assert index is None
     assert not verdict.is_usable
+    assert reason in verdict.reason
     assert os.listdir(path) == []
     assert os.listdir(aside) == ["index-bad.mdb"]
     again = create_index(path, disk=OsDisk())
     assert again.statistics().rows[TASK] == 0
     again.close()
+
+
+def _flip_leaf_counts(data: bytearray) -> None:
+    # LMDB never looks at them when reading.
+    for page in (0, 1):
+        data[page * PAGE + LEAF_COUNT] ^= 1
 
 
 @pytest.mark.parametrize(
@@ -198,6 +231,7 @@ def test_damage_that_is_seen_from_outside(path: str, name: str) -> None:
         ("second half zeroed", lambda data: _zero(len(data) // 2)(data)),
         ("everything but the meta pages zeroed", _zero(2 * PAGE)),
         ("one page random", lambda data: _randomise_page(data, b"body of 000700")),
+        ("count of leaves", _flip_leaf_counts),
         ("a bit of a body", lambda data: _flip(data, b"body of 000700")),
         ("a bit of a due time", lambda data: _flip_behind(data, 700)),
     ],
@@ -302,6 +336,33 @@ def test_child_that_can_not_be_started(
 
         assert not verdict.is_usable
         assert "child process" in verdict.reason
+
+
+def test_child_that_is_killed(
+    path: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    killed = tmp_path / "python"
+    killed.write_text("#!/bin/sh\nkill -BUS $$\n")
+    killed.chmod(0o700)
+    monkeypatch.setattr(sys, "executable", str(killed))
+
+    verdict = vet(path, disk=OsDisk(), vouched=False)
+
+    assert not verdict.is_usable
+    assert (
+        verdict.reason == f"reading it killed a child process (signal {signal.SIGBUS})"
+    )
+
+
+def test_child_that_fails_by_itself(
+    path: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "path", [str(tmp_path)])
+
+    verdict = vet(path, disk=OsDisk(), vouched=False)
+
+    assert not verdict.is_usable
+    assert verdict.reason.startswith("not read: ")
 
 
 def test_other_format_means_rebuild(path: str) -> None:
@@ -411,6 +472,15 @@ def test_any_damage_is_noticed_or_harmless(
         if index is not None:
             index.close()
     assert noticed > 50
+
+
+def _cut(data: bytearray, size: int) -> None:
+    del data[size:]
+
+
+def _put(data: bytearray, place: int, value: int) -> None:
+    assert data[place] != value, f"byte {place} is {value} already"
+    data[place] = value
 
 
 def _flip(data: bytearray, text: bytes) -> None:

@@ -17,7 +17,7 @@ delete and its new key in a put, also when the two are the same.  Of several put
 one key the last counts.  Nothing here is written anywhere.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from heapq import merge
 from typing import TypeVar
@@ -35,7 +35,7 @@ from wheeldb.index.keys import (
     pack_row,
 )
 
-__all__ = ("PIECE_ROWS_MAX", "Changes", "TableChanges", "encode")
+__all__ = ("PIECE_ROWS_MAX", "Changes", "TableChanges", "encode", "piece_sizes")
 
 # No call into C works on more rows than this: it would hold the interpreter's lock for
 # longer than a caller of `schedule` should wait (a sort of 50,000 took 32 ms).
@@ -119,6 +119,18 @@ def encode(changes: Changes) -> list[TableChanges]:
         _table(META, (), meta),
     )
     return [table for table in tables if table.deletes or table.puts]
+
+
+def piece_sizes(limit: int) -> Iterator[int]:
+    """Yield the sizes in which to read up to `limit` rows, the first ones small.
+
+    Who looks for one row shouldn't wait for 2,000.
+    """
+    size = 8
+    while limit > 0:
+        yield min(size, limit)
+        limit -= size
+        size = min(size * 8, PIECE_ROWS_MAX)
 
 
 def _table(

@@ -35,7 +35,9 @@ __all__ = (
     "DIGEST_TABLES",
     "DUE",
     "FINISHED",
+    "FORMAT_NAME",
     "ID",
+    "INDEX_FORMAT",
     "META",
     "TABLES",
     "TASK",
@@ -70,6 +72,11 @@ DIGEST_TABLES = (TASK, DUE, ID, FINISHED)
 COARSE_MS = 2**20
 
 DIGEST_MASK = 2**64 - 1
+
+# Stands in the meta table.  Raised when tables, keys or rows are spelled otherwise; an
+# index of another format is rebuilt, as any doubtful one is.
+INDEX_FORMAT = b"1"
+FORMAT_NAME = "format"
 
 _NUMBER = Struct(">Q")
 _DUE_KEY = Struct(">IQQ")

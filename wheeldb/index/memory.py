@@ -15,9 +15,10 @@ from contextlib import contextmanager
 from threading import Lock
 
 from wheeldb.errors import ClosedError
-from wheeldb.index.changes import PIECE_ROWS_MAX, Changes, TableChanges, encode
+from wheeldb.index.changes import Changes, TableChanges, encode, piece_sizes
+from wheeldb.index.contract import IndexStatistics
 from wheeldb.index.keys import TABLES
-from wheeldb.index.snapshot import IndexStatistics, Snapshot
+from wheeldb.index.snapshot import Snapshot
 
 __all__ = ("MemoryIndex",)
 
@@ -101,7 +102,7 @@ class MemoryIndex:
         self._is_open = True
 
     def clear(self) -> None:
-        """Forget every row, as a new file beside would."""
+        """Forget every row, as if it were new."""
         with self._lock:
             self._tables = {name: _Table() for name in TABLES}
 
@@ -172,11 +173,10 @@ class _MemorySource:
     ) -> Iterator[list[tuple[bytes, bytes]]]:
         keys = self._tables[table].keys
         values = self._tables[table].values
-        first = bisect_left(keys, start)
-        last = min(len(keys), first + limit)
-        for place in range(first, last, PIECE_ROWS_MAX):
-            piece = keys[place : min(place + PIECE_ROWS_MAX, last)]
-            yield [(key, values[key]) for key in piece]
+        place = bisect_left(keys, start)
+        for size in piece_sizes(min(limit, len(keys) - place)):
+            yield [(key, values[key]) for key in keys[place : place + size]]
+            place += size
 
     def count(self, table: str) -> int:
         return len(self._tables[table].keys)

@@ -13,8 +13,11 @@ reach it.  What has to go into a new index is not known here.
 from collections.abc import Callable
 
 from wheeldb.disk import Disk
+from wheeldb.index.changes import Changes
+from wheeldb.index.contract import Index
+from wheeldb.index.keys import FORMAT_NAME, INDEX_FORMAT
 from wheeldb.index.memory import MemoryIndex
-from wheeldb.index.snapshot import Index, IndexDamaged
+from wheeldb.index.snapshot import IndexDamaged
 from wheeldb.index.tables import DATA_FILE, LOCK_FILE, LmdbIndex
 from wheeldb.index.vet import OPENING_FILE, Verdict, vet
 
@@ -79,6 +82,7 @@ def create_index(path: str, *, disk: Disk) -> Index:
     memory = _memory_index(path, disk)
     memory.clear()
     memory.reopen()
+    memory.apply(Changes(meta={FORMAT_NAME: INDEX_FORMAT}))
     return memory
 
 
@@ -130,10 +134,10 @@ def _open_lmdb(
 def _open_memory(path: str, disk: Disk) -> tuple[MemoryIndex | None, Verdict]:
     memory = _memory_index(path, disk)
     memory.reopen()
-    if not memory.statistics().commits:
-        return None, Verdict(is_usable=False, reason="there is none")
     try:
         with memory.snapshot() as view:
+            if view.meta(FORMAT_NAME) is None:
+                return None, Verdict(is_usable=False, reason="there is none")
             digests = view.digests()
     except IndexDamaged as damage:
         return None, Verdict(is_usable=False, reason=damage.reason)

@@ -21,30 +21,30 @@ from contextlib import contextmanager
 from errno import ENOMEM
 from itertools import islice
 from threading import Condition
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TypeAlias
 from weakref import WeakSet
 
 import lmdb
 
+from wheeldb.disk import Disk
 from wheeldb.errors import ClosedError
-from wheeldb.index.changes import PIECE_ROWS_MAX, Changes, TableChanges, encode
-from wheeldb.index.keys import TABLES
-from wheeldb.index.snapshot import IndexDamaged, IndexStatistics, Snapshot
+from wheeldb.index.changes import (
+    PIECE_ROWS_MAX,
+    Changes,
+    TableChanges,
+    encode,
+    piece_sizes,
+)
+from wheeldb.index.contract import IndexStatistics
+from wheeldb.index.keys import FORMAT_NAME, INDEX_FORMAT, TABLES
+from wheeldb.index.snapshot import IndexDamaged, Snapshot
 
-if TYPE_CHECKING:
-    from wheeldb.disk import Disk
-
-__all__ = ("BUILD_FILE", "DATA_FILE", "INDEX_FORMAT", "LOCK_FILE", "LmdbIndex")
+__all__ = ("BUILD_FILE", "DATA_FILE", "LOCK_FILE", "LmdbIndex")
 
 DATA_FILE = "data.mdb"
 LOCK_FILE = "lock.mdb"
 BUILD_FILE = "new.mdb"
 _BUILD_LOCK_FILE = "new.mdb-lock"
-
-# Raised when tables, keys or rows are spelled otherwise; an index of another format is
-# rebuilt, as any other doubtful one is.
-INDEX_FORMAT = b"1"
-_FORMAT_NAME = "format"
 
 # Address space, not memory; where there is less of it (an old kernel's limits, small
 # boards) the first size is halved until it fits.
@@ -65,7 +65,7 @@ class LmdbIndex:
         self,
         path: str,
         *,
-        disk: "Disk",
+        disk: Disk,
         readonly: bool = False,
         lock: bool = True,
         map_bytes: int = MAP_BYTES_FIRST,
@@ -102,7 +102,7 @@ class LmdbIndex:
         try:
             self.databases = self._open_databases()
             if not self._is_placed:
-                self.apply(Changes(meta={_FORMAT_NAME: INDEX_FORMAT}))
+                self.apply(Changes(meta={FORMAT_NAME: INDEX_FORMAT}))
         except BaseException:
             self.close()
             raise
@@ -110,7 +110,7 @@ class LmdbIndex:
 
     @classmethod
     def create(
-        cls, path: str, *, disk: "Disk", map_bytes: int = MAP_BYTES_FIRST
+        cls, path: str, *, disk: Disk, map_bytes: int = MAP_BYTES_FIRST
     ) -> "LmdbIndex":
         """Make an empty index, durably, in place of any that is there, and open it.
 
@@ -122,7 +122,7 @@ class LmdbIndex:
 
     @classmethod
     def build(
-        cls, path: str, *, disk: "Disk", map_bytes: int = MAP_BYTES_FIRST
+        cls, path: str, *, disk: Disk, map_bytes: int = MAP_BYTES_FIRST
     ) -> "LmdbIndex":
         """Begin an empty index beside the one at `path`, to be filled and swapped in.
 
@@ -177,17 +177,19 @@ class LmdbIndex:
             ClosedError: If the index is closed.
             IndexDamaged: If LMDB refuses.
         """
+        # Before the gate: in a forked child nobody may ever open it.
+        self._require_usable()
         with self._gate:
-            while self._is_growing:
-                self._gate.wait()
-            with self._errors():
-                transaction = self._begin_read()
+            self._gate.wait_for(lambda: not self._is_growing)
             self._views += 1
         try:
-            yield Snapshot(_LmdbSource(self, transaction))
+            with self._errors():
+                transaction = self._begin_read()
+            try:
+                yield Snapshot(_LmdbSource(self, transaction))
+            finally:
+                transaction.abort()
         finally:
-            # A view that outlived `close` has no transaction any more.
-            transaction.abort()
             with self._gate:
                 self._views -= 1
                 self._gate.notify_all()
@@ -259,20 +261,19 @@ class LmdbIndex:
             self._environment.close()
 
     def probe(self) -> None:
-        """Read the format and the ends of every table.
+        """Read the format and the first row of every table.
 
         Raises:
             IndexDamaged: If something can't be read, or the format is another.
         """
         with self.snapshot() as view:
-            found = view.meta(_FORMAT_NAME)
+            found = view.meta(FORMAT_NAME)
             if found != INDEX_FORMAT:
                 raise IndexDamaged(f"index format {found!r}", path=self._path)
             view.tasks(-1, 1)
             view.due(0, None, 1)
+            view.numbers_for(bytes(8))
             view.finished_range(-1, 1)
-            for table in TABLES:
-                view.count(table)
 
     def _open_environment(self, readonly: bool, lock: bool) -> lmdb.Environment:
         path = self._path if self._is_placed else f"{self._path}/{self._file}"
@@ -352,20 +353,24 @@ class LmdbIndex:
     @contextmanager
     def _errors(self) -> Iterator[None]:
         """Turn LMDB's errors into ours, and refuse where there is no use in trying."""
+        self._require_usable()
+        try:
+            yield
+        except lmdb.Error as error:
+            raise self._refusal_for(error) from error
+
+    def _require_usable(self) -> None:
         if self._closed_because:
             raise ClosedError(f"{self._path}: the index {self._closed_because}")
         if self._damage is not None:
             raise self._refuse(self._damage.reason, self._damage.code)
-        try:
-            yield
-        except lmdb.Error as error:
-            if self._closed_because:
-                raise ClosedError(
-                    f"{self._path}: the index {self._closed_because}"
-                ) from error
-            # Positive codes are the system's, negative ones LMDB's own.
-            code = error.code if error.code > 0 else None
-            raise self._refuse(f"{type(error).__name__}: {error}", code) from error
+
+    def _refusal_for(self, error: lmdb.Error) -> ClosedError | IndexDamaged:
+        if self._closed_because:
+            return ClosedError(f"{self._path}: the index {self._closed_because}")
+        # Positive codes are the system's, negative ones LMDB's own.
+        code = error.code if error.code > 0 else None
+        return self._refuse(f"{type(error).__name__}: {error}", code)
 
     def _refuse(self, reason: str, code: int | None = None) -> IndexDamaged:
         self._damage = IndexDamaged(reason, path=self._path, code=code)
@@ -379,8 +384,11 @@ class _LmdbSource:
         self.path = index.path
 
     def get(self, table: str, key: bytes) -> bytes | None:
-        with self._index._errors():
+        # Not `_errors`, which costs as much as the look-up.
+        try:
             return self._transaction.get(key, db=self._index.databases[table])
+        except lmdb.Error as error:
+            raise self._index._refusal_for(error) from error
 
     def scan(
         self, table: str, start: bytes, limit: int
@@ -389,13 +397,12 @@ class _LmdbSource:
             cursor = self._transaction.cursor(self._index.databases[table])
             found = cursor.set_range(start) if start else cursor.first()
             rows = cursor.iternext()
-        while found and limit > 0:
+        for size in piece_sizes(limit if found else 0):
             with self._index._errors():
-                piece = list(islice(rows, min(limit, PIECE_ROWS_MAX)))
+                piece = list(islice(rows, size))
             if not piece:
                 return
             yield piece
-            limit -= len(piece)
 
     def count(self, table: str) -> int:
         with self._index._errors():
@@ -405,7 +412,7 @@ class _LmdbSource:
 
 # A forked child has the parent's map and locks: using them "will corrupt the database
 # or crash" (py-lmdb documentation, "Environment class").
-_open_indexes: "WeakSet[LmdbIndex]" = WeakSet()
+_open_indexes: WeakSet[LmdbIndex] = WeakSet()
 
 
 def _after_fork_in_child() -> None:
@@ -417,6 +424,6 @@ def _after_fork_in_child() -> None:
 os.register_at_fork(after_in_child=_after_fork_in_child)
 
 
-def _unlink_if_there(disk: "Disk", path: str) -> None:
+def _unlink_if_there(disk: Disk, path: str) -> None:
     if disk.info(path) is not None:
         disk.unlink(path)

@@ -4,7 +4,7 @@
 
 First py-lmdb's own verifier walks the pages without LMDB, then LMDB reads every row and
 every row's check is made.  Sound: prints rows and digest of each table as JSON and
-exits with 0.  Damaged: says what, in one line on standard error, and exits with 1.
+exits with 0.  Damaged: says what, in one line on standard error, and exits with 4.
 Killed by a signal: damaged too.  It changes nothing.
 """
 
@@ -16,6 +16,7 @@ from lmdb.verify import VerifyError, verify
 from wheeldb.disk import OsDisk
 from wheeldb.index.snapshot import IndexDamaged
 from wheeldb.index.tables import DATA_FILE, LmdbIndex
+from wheeldb.index.vet import STATUS_DAMAGED
 
 __all__ = ("main",)
 
@@ -28,15 +29,14 @@ def main(path: str) -> int:
         )
         if problems:
             sys.stderr.write(f"{len(problems)} problems, the first: {problems[0]}\n")
-            return 1
+            return STATUS_DAMAGED
         index = LmdbIndex(path, disk=OsDisk(), readonly=True, lock=False)
-        index.probe()
         with index.snapshot() as view:
             digests = view.digests()
     except (IndexDamaged, VerifyError) as error:
         reason = error.reason if isinstance(error, IndexDamaged) else error
         sys.stderr.write(f"{reason}\n")
-        return 1
+        return STATUS_DAMAGED
     json.dump(digests, sys.stdout)
     return 0
 

@@ -24,7 +24,10 @@ from struct import Struct
 from wheeldb.disk import Disk
 from wheeldb.index.tables import DATA_FILE
 
-__all__ = ("OPENING_FILE", "Verdict", "vet")
+__all__ = ("OPENING_FILE", "STATUS_DAMAGED", "Verdict", "vet")
+
+# The child's exit status for damage; Python's own for an exception is 1.
+STATUS_DAMAGED = 4
 
 # Present while an index is being opened for writing.  One that is found there means
 # that the last opening ended the process.
@@ -135,7 +138,7 @@ def _verify_in_child(path: str, timeout_s: float) -> Verdict:
         return Verdict(is_usable=False, reason="no Python for a child process")
     # The child finds the modules where this process found them, and nowhere else.
     environment = os.environ | {
-        "PYTHONPATH": os.pathsep.join(one for one in sys.path if one)
+        "PYTHONPATH": os.pathsep.join(os.path.abspath(one) for one in sys.path)
     }
     program = [sys.executable, "-P", "-m", "wheeldb.index.verify"]
     try:
@@ -159,7 +162,8 @@ def _verify_in_child(path: str, timeout_s: float) -> Verdict:
     if child.returncode:
         said = child.stderr.decode(errors="replace").strip().splitlines()
         reason = said[-1][:_SAYING_MAX] if said else f"status {child.returncode}"
-        return Verdict(is_usable=False, reason=f"damaged: {reason}")
+        what = "damaged" if child.returncode == STATUS_DAMAGED else "not read"
+        return Verdict(is_usable=False, reason=f"{what}: {reason}")
     digests = {
         table: (rows, digest)
         for table, (rows, digest) in json.loads(child.stdout).items()
