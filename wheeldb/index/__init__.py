@@ -17,7 +17,6 @@ and nothing of what a row's body means.
 """
 
 from wheeldb.index.changes import Changes
-from wheeldb.index.contract import Index, IndexStatistics
 from wheeldb.index.keys import (
     COARSE_MS,
     DIGEST_MASK,
@@ -37,7 +36,7 @@ from wheeldb.index.keys import (
 )
 from wheeldb.index.memory import MemoryIndex
 from wheeldb.index.opening import create_index, open_index, set_aside
-from wheeldb.index.snapshot import IndexDamaged, Snapshot
+from wheeldb.index.snapshot import Index, IndexDamaged, IndexStatistics, Snapshot
 from wheeldb.index.tables import LmdbIndex
 from wheeldb.index.vet import Verdict, vet
 

@@ -16,9 +16,8 @@ from threading import Lock
 
 from wheeldb.errors import ClosedError
 from wheeldb.index.changes import Changes, TableChanges, encode, piece_sizes
-from wheeldb.index.contract import IndexStatistics
 from wheeldb.index.keys import TABLES
-from wheeldb.index.snapshot import Snapshot
+from wheeldb.index.snapshot import IndexStatistics, Snapshot
 
 __all__ = ("MemoryIndex",)
 

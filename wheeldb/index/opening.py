@@ -14,10 +14,9 @@ from collections.abc import Callable
 
 from wheeldb.disk import Disk
 from wheeldb.index.changes import Changes
-from wheeldb.index.contract import Index
 from wheeldb.index.keys import FORMAT_NAME, INDEX_FORMAT
 from wheeldb.index.memory import MemoryIndex
-from wheeldb.index.snapshot import IndexDamaged
+from wheeldb.index.snapshot import Index, IndexDamaged
 from wheeldb.index.tables import DATA_FILE, LOCK_FILE, LmdbIndex
 from wheeldb.index.vet import OPENING_FILE, Verdict, vet
 

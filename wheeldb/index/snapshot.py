@@ -1,8 +1,8 @@
-"""A consistent view of the index: rows read, checked and unpacked.
+"""What every kind of index does, and the view through which all are read.
 
 A `Snapshot` sees the index as it was when it was taken, whatever is written meanwhile.
-It stands on a `Source`, the two or three primitives that a kind of index has to offer,
-so that every kind checks and unpacks alike:
+It stands on a `Source`, the three primitives that a kind of `Index` has to offer, so
+that every kind checks and unpacks rows alike:
 
     with index.snapshot() as view:
         for due_field, number, exact_due in view.due(16, None, 1_000, until=None):
@@ -14,9 +14,12 @@ keeps the writer from using the pages again that it sees.  It belongs to one thr
 """
 
 from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from typing import Protocol
 
 from wheeldb.errors import CorruptionError
+from wheeldb.index.changes import Changes
 from wheeldb.index.keys import (
     DIGEST_MASK,
     DIGEST_TABLES,
@@ -37,7 +40,7 @@ from wheeldb.index.keys import (
     unpack_row,
 )
 
-__all__ = ("IndexDamaged", "Snapshot", "Source")
+__all__ = ("Index", "IndexDamaged", "IndexStatistics", "Snapshot", "Source")
 
 # A table of which more than this is wrong is not worth a longer list.
 _FINDINGS_MAX = 100
@@ -61,6 +64,25 @@ class IndexDamaged(CorruptionError):
             "rebuild it from snapshot and log",
         )
         self.code = code
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IndexStatistics:
+    """What the index holds and takes.
+
+    Attributes:
+        rows: The number of rows by table.
+        bytes: The bytes in use by the file, free pages inside it included.
+        pages: The same in pages.
+        map_bytes: How far the file can grow before the map is enlarged.
+        commits: Transactions committed since opening.
+    """
+
+    rows: dict[str, int]
+    bytes: int
+    pages: int
+    map_bytes: int
+    commits: int
 
 
 class Source(Protocol):
@@ -327,6 +349,44 @@ class Snapshot:
 
     def _damaged_row(self, table: str, key: bytes) -> IndexDamaged:
         return self._damaged(f"row {key.hex()} of table {table} fails its check")
+
+
+class Index(Protocol):
+    """Every pending task by number and by due time, as of the last checkpoint.
+
+    Writes come from one thread at a time; views may be taken from any.
+    """
+
+    @property
+    def path(self) -> str:
+        """The directory of the index."""
+
+    def snapshot(self) -> AbstractContextManager[Snapshot]:
+        """Return a view of the index as of now, for the length of a block.
+
+        Raises:
+            ClosedError: If the index is closed.
+            IndexDamaged: If LMDB refuses.
+        """
+
+    def apply(self, changes: Changes) -> None:
+        """Write all changes in one transaction and sync it, or nothing.
+
+        Deletes come before puts; a delete of what isn't there is no error.
+
+        Raises:
+            ClosedError: If the index is closed.
+            IndexDamaged: If LMDB refuses; the index is of no use any more.
+        """
+
+    def statistics(self) -> IndexStatistics:
+        """Return what the index holds and takes."""
+
+    def keep_room(self, room_bytes: int = 32 * 2**20) -> bool:
+        """Keep room on the disk behind the last page; return whether it is there."""
+
+    def close(self) -> None:
+        """Close it; a second call does nothing.  Views must be left before."""
 
 
 def _behind_number(after: int) -> bytes:

@@ -35,9 +35,8 @@ from wheeldb.index.changes import (
     encode,
     piece_sizes,
 )
-from wheeldb.index.contract import IndexStatistics
 from wheeldb.index.keys import FORMAT_NAME, INDEX_FORMAT, TABLES
-from wheeldb.index.snapshot import IndexDamaged, Snapshot
+from wheeldb.index.snapshot import IndexDamaged, IndexStatistics, Snapshot
 
 __all__ = ("BUILD_FILE", "DATA_FILE", "LOCK_FILE", "LmdbIndex")
 
