@@ -23,7 +23,7 @@ Time is written in base 256, one digit to a level::
       4        50 days           35 years
       5        35 years       8,919 years
 
-The *hand* is the instant up to which everything has been handed out. An entry lies at
+The *hand* is an instant up to which everything has been handed out. An entry lies at
 the level of the highest digit in which its due instant differs from the hand, in the
 slot of that digit. One example, with two digits in base 10 instead of six in base 256,
 the hand at 42, and entries due at 42, 47, 53 and 58::
@@ -37,6 +37,7 @@ than a higher one: no slot ever wraps around. With one bit per slot, level 0 low
 lowest bit set *is* the earliest slot. ``advance(55)`` takes slots 2 and 7, finds slot 5
 of level 1 next, moves the hand to 50 where that slot begins, and cascades it: 53 and 58
 go to slots 3 and 8 of level 0. It hands out 53, meets 58, and rests the hand at 55.
+``advance(60)`` would have taken slot 5 of level 1 as it is, since all of it is due.
 A step of a century costs no more than that: empty slots are never visited.
 
 An entry is stored again each time it descends a level, five times at worst. That is the
@@ -109,7 +110,8 @@ class Wheel:
         self._slots: list[dict[int, None] | None] = [None] * (_LEVEL_COUNT << 8)
         # Bit n is set when slot n is occupied.
         self._occupied = 0
-        # The hand rests at `now_ms`, or before it when due entries were left over.
+        # Every entry is placed as seen from the hand. It rests at `now_ms`, or before
+        # it while due entries are left over.
         self._hand = now_ms
         self._now_ms = now_ms
         self._size = 0
@@ -214,30 +216,33 @@ class Wheel:
         """
         assert now_ms >= self._now_ms, f"now_ms {now_ms} is before {self._now_ms}"
         assert now_ms < DUE_LIMIT_MS, f"now_ms {now_ms} is outside the wheel"
-        assert limit > 0, f"limit {limit} takes nothing"
+        assert limit >= 0, f"limit {limit} is not a number of entries"
         self._now_ms = now_ms
         expired: list[int] = []
         while self._occupied:
             position, start = self._earliest()
             if start > now_ms:
                 break
-            # Assumes: no slot before this one is occupied.
-            # Ensures: all that stays in the wheel is in the slot that the new hand
-            # gives it, but what is in this slot, which the next lines take off.
-            self._hand = start
             slot = self._slots[position]
             assert slot is not None, f"slot {position} is empty, its bit is set"
-            room = limit - len(expired)
             last = start + (1 << (position >> 8 << 3)) - 1
-            if last <= now_ms and len(slot) <= min(room, _RUN_COUNT):
+            if position > 255 and (last > now_ms or len(slot) > _RUN_COUNT):
+                # The whole slot comes off before any of it is placed again.
+                # Assumes: no slot before this one is occupied.
+                # Ensures: whatever stays in the other slots keeps its place under the
+                # new hand, since none of the digits above have changed.
+                self._empty(position)
+                self._size -= len(slot)
+                self._hand = start
+                self._place(slot)
+                continue
+            # The slot is due as a whole, and is put in order where it lies. The hand
+            # stays in front of it, so what there is no room for keeps its place.
+            room = limit - len(expired)
+            if len(slot) <= min(room, _RUN_COUNT):
                 expired += sorted(slot)
                 self._size -= len(slot)
                 self._empty(position)
-            elif position > 255:
-                # The whole slot comes off before any of it is placed again.
-                self._empty(position)
-                self._size -= len(slot)
-                self._place(slot)
             else:
                 self._take(position, slot, room, expired)
             if len(expired) == limit:
@@ -428,7 +433,7 @@ class Wheel:
     def _take(
         self, position: int, slot: dict[int, None], room: int, expired: list[int]
     ) -> None:
-        """Move the earliest entries of the slot under the hand to `expired`."""
+        """Move the earliest entries of a slot that is due to `expired`."""
         heap = self._heap(position, slot)
         while room and slot:
             entry = heappop(heap)
