@@ -332,9 +332,9 @@ class TestDamageIsSeen:
 
     def test_failed_sync_long_ago(self) -> None:
         disk = CrashableDisk()
-        disk.load({"/a": b"-----------"})
+        disk.load({"/a": b"-" * 13})
         handle = disk.open("/a")
-        disk.pwrite(handle, b"lost?", 0)
+        disk.pwrite(handle, b"lost?", 8)
         disk.fail("sync", errno.EIO)
         with raises_errno(errno.EIO):
             disk.sync(handle)
@@ -342,14 +342,14 @@ class TestDamageIsSeen:
         for number in range(10):
             disk.pwrite(handle, b"x", number)
             disk.sync(handle)
-        disk.pwrite(handle, b"pending", 4)
+        disk.pwrite(handle, b"p", 4)
 
         images = {p: disk.clone() for p in ("none", "failed_sync", "all")}
         for profile, image in images.items():
             image.crash(profile)
-        assert images["none"].dump() == {"/a": b"xxxxxxxxxx-"}
-        assert images["failed_sync"].dump() == {"/a": b"xxxxpending"}
-        assert images["all"].dump() == {"/a": b"xxxxpending"}
+        assert images["none"].dump() == {"/a": b"xxxxxxxxxx---"}
+        assert images["failed_sync"].dump() == {"/a": b"xxxxpxxxxx---"}
+        assert images["all"].dump() == {"/a": b"xxxxpxxxxxst?"}
 
     def test_failed_sync_of_a_directory(self) -> None:
         disk = CrashableDisk()

@@ -29,6 +29,7 @@ __all__ = (
     "Entry",
     "File",
     "Fragment",
+    "Image",
     "Inode",
     "Names",
     "Piece",
