@@ -92,16 +92,20 @@ class TestOpen:
 
         disk.close(handle)
 
-    def test_never_a_standard_descriptor(self, tmp_path: Path) -> None:
+    @pytest.mark.parametrize("closed", [(0,), (2,), (0, 2)])
+    def test_never_a_standard_descriptor(
+        self, tmp_path: Path, closed: tuple[int, ...]
+    ) -> None:
         script = """
-os.close(0)
-os.close(2)
+closed = [int(number) for number in sys.argv[2:]]
+for number in closed:
+    os.close(number)
 handles = [disk.open(f"{sys.argv[1]}/{n}", create=True) for n in range(2)]
 lock = disk.lock(f"{sys.argv[1]}/LOCK")
 print(min(handles) > 2, os.get_inheritable(handles[0]))
-print([n for n in (0, 2) if os.path.exists(f"/dev/fd/{n}")])
+print([number for number in closed if os.path.exists(f"/dev/fd/{number}")])
 """
-        assert finish(start(script, tmp_path)) == "True False\n[]\n"
+        assert finish(start(script, tmp_path, *closed)) == "True False\n[]\n"
 
 
 class TestFiles:
@@ -317,6 +321,7 @@ except LockHeld as error:
         output = finish(start(script, tmp_path / "LOCK"))
 
         assert output == ascii("pid 4711 (päthon)") + " False\n"
+        assert (tmp_path / "LOCK").read_text("utf-8") == "pid 4711 (päthon)\n"
         lock.release()
 
     def test_one_of_several_wins(self, tmp_path: Path) -> None:
@@ -423,11 +428,13 @@ sys.stdin.read()
             flock(handle, flags)
 
         monkeypatch.setattr(fcntl, "flock", replace_and_flock)
+        handles = os.listdir("/dev/fd")
 
         with pytest.raises(OSError, match="replaced") as caught:
             disk.lock(str(path))
 
         assert caught.value.filename == str(path)
+        assert os.listdir("/dev/fd") == handles
         monkeypatch.undo()
         disk.lock(str(path)).release()
 
