@@ -276,11 +276,25 @@ class SnapshotReader:
         )
 
 
-def list_snapshots(disk: Disk, directory: str) -> list[SnapshotName]:
+def list_snapshots(
+    disk: Disk, directory: str, *, sync_first: bool = False
+) -> list[SnapshotName]:
     """Return the snapshots in `directory`, newest first; others are passed over.
 
     Only names are looked at: `open_snapshot` tells whether the files are any good.
+
+    Args:
+        disk: The seam to the file system.
+        directory: Where the snapshots lie.
+        sync_first: For an opening that will write: a process may have died between
+            giving a name and making it durable, and nothing may be removed because of
+            a name that the next power cut takes away.
+
+    Raises:
+        OSError: As the disk says.
     """
+    if sync_first:
+        disk.sync_directory(directory)
     matches = map(_NAME.fullmatch, disk.list(directory))
     names = (SnapshotName(int(match[1])) for match in matches if match)
     return sorted(names, reverse=True)
