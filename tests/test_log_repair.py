@@ -10,6 +10,7 @@ of a log are drawn and compared with their ledger.
 import errno
 import os.path
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 from hypothesis import example, given, settings
@@ -30,10 +31,12 @@ from log_helpers import (
     scan_log,
 )
 
+from wheeldb.disk import OsDisk
 from wheeldb.errors import CorruptionError
 from wheeldb.log.aside import ASIDE_FILES_MAX
 from wheeldb.log.frame import FrameType, lsn_bound
-from wheeldb.log.repair import Opening, create
+from wheeldb.log.reader import LogScan
+from wheeldb.log.repair import Opening, create, repair
 from wheeldb.log.segment import LogSyncError, list_segments
 from wheeldb.testing.disk import CrashableDisk, PowerCut
 
@@ -159,6 +162,40 @@ def test_what_a_failed_sync_forgot_is_written_again() -> None:
     assert rows(scan_log(disk)[0]) == log.written
 
 
+def test_what_a_failed_sync_forgot_is_not_read_from_the_cache() -> None:
+    disk = make_disk()
+    log, _, _ = open_log(disk)
+    log.append(b"acknowledged")
+    disk.fail("sync_data", errno.EIO)
+    with pytest.raises(OSError, match="Input/output"):
+        log.append(b"gone")
+    disk.kill()
+    _, frames, _ = open_log(disk, seed=1)
+    assert rows(frames) == log.acknowledged
+
+
+def test_a_hole_is_sealed_again_as_one() -> None:
+    disk = make_disk()
+    log, _, _ = open_log(disk)
+    placed = log.writer.place(
+        FrameType.SYNCED,
+        b"from elsewhere",
+        first_lsn=500,
+        count=1,
+        hlc=0,
+        watermark=1,
+        bound=lsn_bound(500),
+        is_opened=True,
+    )
+    log.writer.write(placed)
+    disk.kill()
+    open_log(disk, seed=1)
+    frames, _, _ = scan_log(disk)
+    assert [frame.header.first_lsn for frame in frames[:2]] == [1, 500]
+    assert frames[1].header.is_opened
+    assert frames[1].segment == 2
+
+
 def test_opening_on_a_full_disk_changes_nothing() -> None:
     disk, written = torn_log()
     before = disk.dump()
@@ -242,6 +279,38 @@ def test_a_number_that_was_taken_is_a_mistake_of_the_caller() -> None:
             options=options(),
             previous_lsn=5,
         )
+
+
+def test_on_a_real_disk(tmp_path: Path) -> None:
+    disk = OsDisk()
+    directory, aside = str(tmp_path / "log"), str(tmp_path / "aside")
+    disk.make_directory(directory)
+    chosen = options(segment_bytes=3 * 4096)
+    opening = Opening(first_lsn=1, count=1, hlc=1, payload=OPENED)
+    writer = create(
+        disk,
+        directory,
+        database=DATABASE,
+        incarnation=1,
+        opening=opening,
+        options=chosen,
+    )
+    log = Appender(disk, writer)
+    for index in range(30):
+        log.append(bytes([index]) * 1000)
+    disk.pwrite(writer.fd, b"torn", writer.position.offset)
+    writer.close()
+    scan = LogScan(disk, directory, database=DATABASE, sync_first=True)
+    assert rows(list(scan)) == log.written
+    opening = Opening(first_lsn=scan.end.bound_highest, count=1, hlc=9, payload=OPENED)
+    repaired = repair(disk, directory, aside, scan, opening=opening, options=chosen)
+    assert repaired.torn_bytes == 4
+    assert repaired.aside is not None
+    assert Path(repaired.aside).read_bytes() == b"torn"
+    assert repaired.writer.retire(20) != ()
+    repaired.writer.close()
+    scan = LogScan(disk, directory, database=DATABASE, from_lsn=20)
+    assert rows(list(scan)) == [row for row in log.written if row[0] > 20]
 
 
 # Power cuts within openings.

@@ -98,7 +98,7 @@ class LogEnd:
 
 
 class LogScan:
-    """One pass over the log. Iterate once; `end` is there when that is done."""
+    """One pass over the log; `end` is there when it was iterated to its end."""
 
     def __init__(
         self,
@@ -127,6 +127,8 @@ class LogScan:
             CorruptionError: If a header is damaged, a segment missing or too short.
             FormatError: If a segment is of another database or a newer format.
             LogSyncError: If `sync_first` failed.
+            FileNotFoundError: If the owner, which is at work beside this reader, has
+                just retired a segment: begin again.
         """
         self.directory = directory
         self.from_lsn = from_lsn
@@ -163,6 +165,7 @@ class LogScan:
             CorruptionError: If there is damage that no crash explains.
             FormatError: If a frame is of a newer format.
         """
+        self._frames = 0
         for segment in self.segments:
             successor = segment.successor
             if successor is None:
