@@ -112,6 +112,16 @@ def test_what_an_earlier_life_held_can_be_released_at_once() -> None:
     assert disk.free_bytes("/") >= 2 * MIB + 4096
 
 
+def test_a_length_without_blocks_is_not_trusted() -> None:
+    disk = make_disk()
+    handle = disk.open(RESERVE, create=True)
+    disk.truncate(handle, 3 * MIB)
+    disk.full(6 * MIB)
+    free = disk.free_bytes("/")
+    Reserve(disk, RESERVE).ensure(1)
+    assert disk.free_bytes("/") == free - 3 * MIB
+
+
 def test_a_file_system_that_cannot_allocate() -> None:
     class Simple(CrashableDisk):
         def allocate(self, handle: int, offset: int, size: int) -> bool:

@@ -155,6 +155,8 @@ def test_rotation_keeps_chain_and_numbers() -> None:
     assert len(scan.segments) > 4
     assert rows(frames) == log.written
     assert all(s.file_bytes <= 3 * 4096 for s in scan.segments)
+    salts = {segment.header.salt for segment in scan.segments}
+    assert len(salts) == len(scan.segments)
     # What was synced before the name was given needs no watermark.
     assert end.segment.header.sealed_lsn == end.segment.header.first_lsn - 1
     assert log.writer.statistics().rotations == len(scan.segments) - 1
@@ -271,6 +273,21 @@ def test_what_cannot_be_undone_is_overwritten_later() -> None:
     frames, end, _ = scan_log(disk)
     assert rows(frames) == log.written
     assert end.torn_bytes > 0
+
+
+def test_taking_back_never_cuts_inside_a_block() -> None:
+    disk = make_disk()
+    log, _, _ = open_log(disk, segment_bytes=4200)
+    log.append(b"before")
+    end = log.writer.position.offset
+    assert end % 4096 != 0
+    placed = place(log.writer, b"\xee" * 9000, watermark=log.durable_lsn)
+    full_disk(log, disk)
+    with pytest.raises(OSError, match="No space"):
+        log.writer.write(placed)
+    assert log.writer.undo_write(placed)
+    assert disk.size(log.writer.fd) == 8192
+    assert disk.dump()[last_segment(disk)][end:] == bytes(8192 - end)
 
 
 def test_zeros_ahead_need_no_room() -> None:
