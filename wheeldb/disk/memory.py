@@ -264,7 +264,7 @@ class MemoryDisk:
     # The ways in.
 
     def _index_at(self, path: str) -> object:
-        key = posixpath.normpath("/" + path)
+        key = "/".join(_names(path))
         with self._mutex:
             if key not in self._indexes:
                 self._indexes[key] = self._make_index(path)
