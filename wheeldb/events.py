@@ -111,6 +111,7 @@ class F:
     PAUSED = 47
     HANDLER_VERSION = 48  # reserved: the route that an attempt took
     HELD = 49  # reserved: why a firing was let through or held back
+    COARSE = 50  # its due key in the index is rounded down
 
     # The shape of an event.
     SHARED = 64
@@ -122,13 +123,7 @@ class F:
 
     # The store itself: openings, anchors, checkpoints, snapshots.
     INCARNATION = 80
-    BOOT_ID = 81
-    TIME_NAMESPACE = 82
-    BOOTTIME = 83
-    WALL = 84
-    ELAPSED = 85
-    TRUST = 86
-    HIGH_WATER = 87
+    ANCHOR = 81  # a map by name, see `clock.timekeeper.Anchor`
     AFTER = 88
     CLEAN = 89
     PLACE = 90
@@ -144,7 +139,6 @@ class F:
     PATH = 102
     BYTES = 103
     CHECKSUM = 104
-    COUNTERS = 105
     TASK_ROWS = 106
     FINISHED_ROWS = 107
     HLC = 108

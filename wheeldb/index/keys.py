@@ -68,8 +68,8 @@ TABLES = (TASK, DUE, ID, FINISHED, META)
 # The digests are kept in the meta table, which therefore has none itself.
 DIGEST_TABLES = (TASK, DUE, ID, FINISHED)
 
-# The width of a far due key, 17.5 minutes.
-COARSE_MS = 2**20
+# The width of a far due key, 70 minutes.
+COARSE_MS = 2**22
 
 DIGEST_MASK = 2**64 - 1
 

@@ -1,0 +1,176 @@
+"""Several changes at once: one frame, one sync, all or nothing.
+
+::
+
+    with db.batch() as batch:
+        batch.cancel("pay-42", expect=CancelOutcome.CANCELLED)
+        batch.schedule("order.unshipped", {"order": 42}, delay=172_800, id="ship-42")
+    batch.results        # [CancelOutcome.CANCELLED, Receipt(…)]
+
+The calls only collect; they are judged together when the block ends, each seeing what
+those before it did.  If one is refused, or an ``expect`` is not met, nothing happens
+and ``BatchRefused`` says which.  An exception in the block writes nothing either.
+"""
+
+from collections.abc import Callable, Sequence
+from types import TracebackType
+from typing import TYPE_CHECKING, Self, Unpack
+
+from wheeldb.engine.commit import Need
+from wheeldb.engine.decide import Decider, Scheduled
+from wheeldb.engine.row import Row
+from wheeldb.errors import BatchRefused, TaskError
+from wheeldb.model import CancelOutcome, NewTask, Seconds, TaskOptions
+
+if TYPE_CHECKING:
+    from datetime import datetime
+
+    from wheeldb.store import WheelDB
+
+__all__ = ("Batch",)
+
+_Operation = Callable[[Decider], object]
+
+
+class Batch:
+    """Collects changes in a ``with`` block and commits them at its end.
+
+    Attributes:
+        results: After the block: one receipt or outcome per call, in order.
+    """
+
+    def __init__(self, store: "WheelDB") -> None:
+        self._store = store
+        self._operations: list[tuple[_Operation, CancelOutcome | None]] = []
+        self._size = 0
+        self._is_open = False
+        self.results: list[object] = []
+
+    def schedule(
+        self, name: str, payload: object = None, **options: Unpack[TaskOptions]
+    ) -> None:
+        """Schedule a task; see ``WheelDB.schedule``.
+
+        Raises:
+            TypeError, ValueError: For an argument that can't be right.
+        """
+        request = self._store._request([NewTask(name, payload, **options)], many=False)
+        self._add(lambda decider: decider.schedule(request), size=len(request))
+
+    def schedule_many(self, tasks: Sequence[NewTask]) -> None:
+        """Schedule several tasks; their result is a sequence of receipts.
+
+        Raises:
+            TypeError, ValueError: For an argument that can't be right.
+        """
+        request = self._store._request(tasks, many=True)
+        if len(request):
+            self._add(lambda decider: [decider.schedule(request)], size=len(request))
+
+    def cancel(
+        self, id: str, *, running: bool = False, expect: CancelOutcome | None = None  # noqa: A002
+    ) -> None:
+        """Cancel a task; see ``WheelDB.cancel``.
+
+        Args:
+            id: The task's id.
+            running: End a running attempt, too.
+            expect: The outcome without which the whole batch is refused.
+        """
+        self._add(lambda decider: decider.cancel(id, running=running), expect=expect)
+
+    def reschedule(
+        self,
+        id: str,  # noqa: A002
+        *,
+        delay: Seconds | None = None,
+        at: "datetime | None" = None,
+        expect_lsn: int | None = None,
+    ) -> None:
+        """Give a task another due time; see ``WheelDB.reschedule``."""
+        timeline, due_ms = self._store._due(delay, at)
+        self._add(
+            lambda decider: decider.reschedule(id, timeline, due_ms, expect_lsn)
+        )
+
+    def revive(self, id: str) -> None:  # noqa: A002
+        """Make a dead task due again; its result is how many were: 0 or 1."""
+        self._add(lambda decider: int(decider.revive(id)))
+
+    def run_now(self, id: str) -> None:  # noqa: A002
+        """Make a task due at once; see ``WheelDB.run_now``."""
+        self._add(lambda decider: decider.run_now(id))
+
+    def pause(self, id: str) -> None:  # noqa: A002
+        """Pause a task; see ``WheelDB.pause``."""
+        self._add(lambda decider: decider.pause(id))
+
+    def resume(self, id: str, *, now: bool = False) -> None:  # noqa: A002
+        """Resume a task; see ``WheelDB.resume``."""
+        self._add(lambda decider: decider.resume(id, now=now))
+
+    def _add(
+        self,
+        operation: _Operation,
+        *,
+        expect: CancelOutcome | None = None,
+        size: int = 64,
+    ) -> None:
+        if not self._is_open:
+            raise RuntimeError("a batch is filled within its `with` block")
+        self._operations.append((operation, expect))
+        self._size += size
+
+    def _decide(self, decider: Decider) -> list[object]:
+        results: list[object] = []
+        with decider.atomic():
+            for index, (operation, expect) in enumerate(self._operations):
+                try:
+                    outcome = operation(decider)
+                except TaskError as refusal:
+                    raise BatchRefused(
+                        f"call {index} of the batch was refused, so nothing was "
+                        f"changed: {refusal}",
+                        index,
+                    ) from refusal
+                if expect is not None and outcome != expect:
+                    raise BatchRefused(
+                        f"call {index} of the batch came to {outcome!r}, expected was "
+                        f"{expect!r}; nothing was changed",
+                        index,
+                        outcome,
+                    )
+                results.append(outcome)
+        return results
+
+    def _commit(self) -> None:
+        if not self._operations:
+            return
+        results = self._store._commit(
+            self._decide, need=Need.REFUSE, size=self._size
+        )
+        self.results = [self._present(result) for result in results]
+
+    def _present(self, result: object) -> object:
+        store = self._store
+        if isinstance(result, Scheduled):
+            return store._receipts(result, None)[0]
+        if isinstance(result, list):
+            return store._receipts(result[0], None)
+        if isinstance(result, Row):
+            return store._receipt(result)
+        return result
+
+    def __enter__(self) -> Self:
+        self._is_open = True
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._is_open = False
+        if error is None:
+            self._commit()

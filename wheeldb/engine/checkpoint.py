@@ -1,0 +1,159 @@
+"""Checkpoints: the hot table's changes go into the index, in one transaction.
+
+::
+
+    1 sync the log         nothing unsynced may be named by a checkpoint
+    2 freeze               the hot table is swapped out (as an LSM tree swaps its
+                           memtable); intake goes on into a new one
+    3 write                rows, due keys, ids and the store's tables, in key order
+    4 drop the frozen one  the index answers for it now
+
+``Changes`` takes what is in the frozen table, and takes away what ``lifted`` says the
+index holds of the same tasks.  A task that was scheduled and finished in between
+appears in neither and never touches the index.
+
+At most two tables exist.  If the active one fills up before the frozen one is written,
+whoever fills it has to wait (``engine.py``).
+"""
+
+from wheeldb.engine.columns import Columns
+from wheeldb.engine.digests import Digests
+from wheeldb.engine.hot import HotTable
+from wheeldb.engine.lanes import LANE_FIRST, Lanes, field_to_write
+from wheeldb.engine.row import Finished, Row
+from wheeldb.engine.state import State
+from wheeldb.index.changes import Changes
+from wheeldb.index.keys import (
+    DUE,
+    FINISHED,
+    ID,
+    TASK,
+    due_digest,
+    id_digest,
+    id_hash,
+    number_key,
+    row_crc,
+    row_digest,
+)
+
+__all__ = (
+    "DIGESTS_NAME",
+    "FORGOTTEN_MAX",
+    "TABLES_NAME",
+    "changes_of",
+    "freeze",
+    "thaw",
+)
+
+TABLES_NAME = "tables"
+DIGESTS_NAME = "digests"
+# Finished rows that one checkpoint removes from the index, at most.
+FORGOTTEN_MAX = 10_000
+
+
+def freeze(state: State, now: tuple[int, int]) -> HotTable:
+    """Swap the hot table out; call it under the lock with everything synced."""
+    assert state.frozen is None, "the table before is still being written"
+    frozen = state.active
+    frozen.now = now
+    frozen.forgotten_through = state.forgotten_through
+    state.frozen = frozen
+    state.active = HotTable()
+    return frozen
+
+
+def thaw(state: State) -> None:
+    """Drop the frozen table: the index has it; call it under the lock."""
+    state.frozen = None
+
+
+def changes_of(
+    frozen: HotTable, lanes: Lanes, digests: Digests, forgotten: list[Finished]
+) -> Changes:
+    """Return what the index has to take, and bring the digests up to it.
+
+    Args:
+        frozen: The table to write; nobody changes it any more.
+        lanes: The numbers of lanes.
+        digests: What the index holds by the events so far.
+        forgotten: Finished tasks that the index still has and shall lose.
+    """
+    writer = _Writer(frozen, lanes, digests)
+    for number, entry in frozen.rows.items():
+        lifted = frozen.lifted.get(number)
+        new = entry.row(number) if type(entry) is Columns else entry
+        if lifted is not None:
+            writer.take_away(*lifted, keeps_id=new is not None)
+        if new is not None:
+            writer.put(new, has_id=lifted is not None)  # type: ignore[arg-type]
+    for finished in frozen.dropped.values():
+        writer.forget(finished)
+    for lsn, kept in frozen.finished.items():
+        if kept is not None and lsn > frozen.forgotten_through:
+            writer.keep(kept)
+    for finished in forgotten:
+        if finished.lsn not in frozen.dropped:
+            writer.forget(finished)
+    return writer.changes
+
+
+class _Writer:
+    """Collects rows into ``Changes`` and sums them up."""
+
+    def __init__(self, frozen: HotTable, lanes: Lanes, digests: Digests) -> None:
+        self.changes = Changes()
+        self._frozen = frozen
+        self._lanes = lanes
+        self._digests = digests
+
+    def put(self, row: Row, *, has_id: bool) -> None:
+        lane = self._lanes.of_row(row)
+        due_ms = max(row.due_ms, 0)
+        field = field_to_write(lane, due_ms, self._frozen.now, row.timeline)
+        body = row.pack(coarse=lane >= LANE_FIRST and field != due_ms)
+        number = row.number
+        changes, add = self.changes, self._digests.add
+        changes.put_tasks.append((number, row.lsn, body))
+        add(TASK, _digest(number, row.lsn, body))
+        changes.put_due.append((lane, field, number, due_ms))
+        add(DUE, due_digest(lane, field, number, due_ms))
+        if row.id is not None and not has_id:
+            hash8 = id_hash(row.id)
+            changes.put_ids.append((hash8, number, None))
+            add(ID, id_digest(hash8, number, None))
+
+    def take_away(self, old: Row, field: int, *, keeps_id: bool) -> None:
+        lane = self._lanes.of_row(old)
+        due_ms = max(old.due_ms, 0)
+        body = old.pack(coarse=lane >= LANE_FIRST and field != due_ms)
+        number = old.number
+        changes, subtract = self.changes, self._digests.subtract
+        if not keeps_id:
+            changes.delete_tasks.append(number)
+        subtract(TASK, _digest(number, old.lsn, body))
+        changes.delete_due.append((lane, field, number))
+        subtract(DUE, due_digest(lane, field, number, due_ms))
+        if old.id is not None and not keeps_id:
+            hash8 = id_hash(old.id)
+            changes.delete_ids.append((hash8, number))
+            subtract(ID, id_digest(hash8, number, None))
+
+    def keep(self, finished: Finished) -> None:
+        body, hash8 = finished.pack(), id_hash(finished.id)
+        lsn, number = finished.lsn, finished.number
+        self.changes.put_finished.append((lsn, body))
+        self._digests.add(FINISHED, _digest(lsn, lsn, body))
+        self.changes.put_ids.append((hash8, number, lsn))
+        self._digests.add(ID, id_digest(hash8, number, lsn))
+
+    def forget(self, finished: Finished) -> None:
+        body, hash8 = finished.pack(), id_hash(finished.id)
+        lsn, number = finished.lsn, finished.number
+        self.changes.delete_finished.append(lsn)
+        self._digests.subtract(FINISHED, _digest(lsn, lsn, body))
+        self.changes.delete_ids.append((hash8, number))
+        self._digests.subtract(ID, id_digest(hash8, number, lsn))
+
+
+def _digest(number: int, lsn: int, body: bytes) -> int:
+    return row_digest(number, row_crc(number_key(number), lsn, body))

@@ -1,0 +1,387 @@
+"""The engine: state, window, log and index of one opened store, tied together.
+
+Callers reach it through four doors:
+
+    commit(decide, …)      a change; returns once the promised durability is reached
+    view(…), find(…)       what is shown now; never what is still in flight
+    advance()              time has gone on: move what is due, tell who waits for it
+    checkpoint()           the hot table goes into the index
+
+What has to be done from time to time is in ``upkeep.py``; this module starts nothing
+by itself.
+"""
+
+import contextlib
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+from wheeldb.clock import Clock, Reading
+from wheeldb.clock.hlc import HybridClock
+from wheeldb.clock.timekeeper import Now, Timekeeper
+from wheeldb.disk import Disk
+from wheeldb.engine import refill
+from wheeldb.engine.checkpoint import (
+    DIGESTS_NAME,
+    FORGOTTEN_MAX,
+    TABLES_NAME,
+    changes_of,
+    freeze,
+    thaw,
+)
+from wheeldb.engine.commit import Call, Committer, Need
+from wheeldb.engine.decide import Decider
+from wheeldb.engine.digests import Digests
+from wheeldb.engine.fold import Fact
+from wheeldb.engine.lateness import Lateness
+from wheeldb.engine.request import Moment, lookup_id
+from wheeldb.engine.row import Finished, Row
+from wheeldb.engine.state import State
+from wheeldb.engine.tables import pack_tables
+from wheeldb.engine.window import Window
+from wheeldb.events import F, Kind, pack_fields
+from wheeldb.log.segment import Entropy
+
+__all__ = ("Checkpoint", "Engine", "Thresholds")
+
+_Answer = TypeVar("_Answer")
+
+ADVANCE_MAX = 64
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Thresholds:
+    """How much may gather in memory before a checkpoint is due."""
+
+    entries: int = 25_000
+    payload_bytes: int = 8 * 2**20
+    events: int = 100_000
+    log_bytes: int = 16 * 2**20
+    quiet_ms: int = 60_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Checkpoint:
+    """What a checkpoint came to: its LSN, what it wrote, what the index must hold."""
+
+    lsn: int
+    hlc: int
+    rows: int
+    tables: bytes
+    digests: Digests
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Freezing:
+    """What was true when the hot table was swapped out."""
+
+    lsn: int
+    hlc: int
+    tables: bytes
+    frame_bytes: int
+
+
+class Engine:
+    """One opened store, below its public face."""
+
+    def __init__(
+        self,
+        *,
+        disk: Disk,
+        path: str,
+        database: bytes,
+        clock: Clock,
+        keeper: Timekeeper,
+        hlc: HybridClock,
+        state: State,
+        window: Window,
+        decider: Decider,
+        committer: Committer,
+        digests: Digests,
+        thresholds: Thresholds,
+        checkpoint_lsn: int,
+        entropy: Entropy,
+    ) -> None:
+        self.disk = disk
+        self.path = path
+        self.database = database
+        self.clock = clock
+        self.keeper = keeper
+        self.hlc = hlc
+        self.state = state
+        self.window = window
+        self.decider = decider
+        self.committer = committer
+        self.digests = digests
+        self.thresholds = thresholds
+        self.checkpoint_lsn = checkpoint_lsn
+        self.checkpoint_frame_bytes = committer.log_statistics().frame_bytes
+        self.checkpoints = 0
+        self.entropy = entropy
+        self.snapshotting = threading.RLock()
+        self.snapshot_bytes = 0
+        self.snapshot_frame_bytes = 0
+        self.scheduled_count = 0
+        self.sweep_lost = 0
+        self.lateness = Lateness()
+        self.lock = committer.lock
+        # Rises whenever something may have become ready; who waits compares it.
+        self.ticket = 0
+        self.changed = threading.Condition(self.lock)
+        self.checkpointing = threading.RLock()
+        self._freezing: _Freezing | None = None
+        # Asks whoever runs the upkeep to look again: the driver's waiter.
+        self.alarm: Callable[[], None] = lambda: None
+        # The same if a change needs it; called with the lock held.
+        self.nudge: Callable[[], None] = lambda: None
+        committer.on_settled = self._settled
+
+    # Time.
+
+    def now(self) -> Now:
+        """Return where the timelines stand."""
+        return self.keeper.now(self.clock.read())
+
+    def moment(self) -> Moment:
+        """Return now as a caller's thread sees it, to reckon due times from."""
+        reading = self.clock.read()
+        now = self.keeper.now(reading)
+        return Moment(now.elapsed_ms, now.wall_ms, reading.cut_ms)
+
+    def reading(self) -> Reading:
+        """Return the clocks themselves."""
+        return self.clock.read()
+
+    # Changing.
+
+    def commit(
+        self,
+        decide: Callable[[Decider], _Answer],
+        *,
+        synced: bool,
+        need: Need = Need.REFUSE,
+        author: str = "",
+        size: int = 64,
+        ids: Sequence[str] = (),
+    ) -> _Answer:
+        """Commit one call, alone or in a group, and return its answer.
+
+        Raises:
+            TaskError, StorageFullError: It was refused; nothing was written.
+            CommitUnknown, StorePoisoned: The log failed.
+        """
+        call = Call(
+            decide, synced=synced, need=need, author=author, size=size, ids=ids
+        )
+        answer = self.committer.submit(call)
+        active = self.state.active
+        if len(active) >= self.thresholds.entries or (
+            active.payload_bytes >= self.thresholds.payload_bytes
+        ):
+            self._make_way()
+        return answer  # type: ignore[return-value]
+
+    def note(self, kind: Kind, fields: dict[int, object], *, synced: bool) -> int:
+        """Commit a fact about the store itself; return its LSN."""
+        return self.commit(
+            lambda decider: decider.emit(Fact(kind, 1, fields)),
+            synced=synced,
+            need=Need.BALLAST,
+            author="wheel",
+        )
+
+    def _make_way(self) -> None:
+        """The hot table is full: have it written, or do it if that goes on already."""
+        if self.state.frozen is None:
+            self.alarm()
+        if len(self.state.active) >= 2 * self.thresholds.entries or (
+            self.state.frozen is not None
+            and len(self.state.active) >= self.thresholds.entries
+        ):
+            self.checkpoint()
+
+    def _settled(self) -> None:
+        """Events have become visible; called with the lock held."""
+        self.ticket += 1
+        self.changed.notify_all()
+        self.nudge()
+
+    def wake_waiters(self) -> None:
+        """Let everybody who waits for a change look again."""
+        with self.lock:
+            self._settled()
+
+    # Seeing.
+
+    def view(self, number: int) -> Row | None:
+        """Return an unfinished task as it is shown."""
+        with self.lock:
+            return self.state.view(number, self.committer.undos())
+
+    def find(self, task_id: str) -> Row | Finished | None:
+        """Return what is shown under an id.
+
+        Raises:
+            TypeError: If the id is no ``str``.
+        """
+        key = lookup_id(task_id)
+        with self.lock:
+            undos = list(self.committer.undos())
+            state = self.state
+            if type(key) is int:
+                row = state.view(key, undos)
+                return row if row is not None and row.id is None else None
+            number, finishing_lsn = state.shown_under(key, undos)  # type: ignore[arg-type]
+            if number:
+                return state.view(number, undos)
+            if finishing_lsn:
+                return self.decider.remembered(
+                    state.finished_at(finishing_lsn, undos), self.now()
+                )
+            return None
+
+    # Time goes on.
+
+    def advance(self, limit: int | None = None) -> int:
+        """Move what is due to where it is leased from; return how many."""
+        moved = 0
+        while limit is None or moved < limit:
+            now = self.now()
+            with self.lock:
+                step = ADVANCE_MAX if limit is None else min(ADVANCE_MAX, limit - moved)
+                count = self.window.advance(now.elapsed_ms, now.wall_ms, step)
+                if count:
+                    self.ticket += 1
+                    self.changed.notify_all()
+            moved += count
+            if count < step and not self.refill(now):
+                break
+        return moved
+
+    def refill(self, now: Now) -> bool:
+        """Load one slice from the index if the window wants it; return whether."""
+        with self.lock:
+            slice_ = refill.begin(
+                self.state, self.window, (now.elapsed_ms, now.wall_ms)
+            )
+        if slice_ is None:
+            return False
+        slice_.scan()
+        with self.lock:
+            slice_.finish()
+        return True
+
+    def has_ready(self, queues: Sequence[str]) -> bool:
+        """Return whether a task of one of the queues may be ready."""
+        with self.lock:
+            lanes, ready = self.state.lanes, self.window.ready
+            return any(
+                lane in ready for queue in queues for lane in lanes.of_queue(queue)
+            )
+
+    def wait_for_change(self, ticket: int, deadline_ms: int | None) -> bool:
+        """Wait until something has changed since ``ticket``; False if time ran out."""
+        with self.changed:
+            while self.ticket == ticket:
+                timeout_s = None
+                if deadline_ms is not None:
+                    left_ms = deadline_ms - self.clock.read().boottime_ms
+                    if left_ms <= 0:
+                        return False
+                    timeout_s = left_ms / 1000
+                self.changed.wait(timeout_s)
+        return True
+
+    @contextlib.contextmanager
+    def awaiting(self, number: int) -> Iterator[Callable[[], Finished | None]]:
+        """Have the end of a task kept for the length of a block, whatever its id."""
+        awaited = self.state.awaited
+        with self.lock:
+            kept = awaited.setdefault(number, [0, None])
+            kept[0] += 1
+        try:
+            yield lambda: kept[1]
+        finally:
+            with self.lock:
+                kept[0] -= 1
+                if not kept[0]:
+                    awaited.pop(number, None)
+
+    def queue_changed(self) -> None:
+        """Open and close lanes as their queues are paused or not."""
+        with self.lock:
+            paused, lanes = self.state.paused_queues, self.state.lanes
+            for (_, queue, _), lane in lanes.numbers.items():
+                if queue in paused and lane not in self.window.closed:
+                    self.window.close_lane(lane)
+                elif queue not in paused and lane in self.window.closed:
+                    self.window.open_lane(lane)
+            self.ticket += 1
+            self.changed.notify_all()
+        self.alarm()
+
+    # Checkpoints.
+
+    def checkpoint(self) -> Checkpoint:
+        """Write the hot table into the index; return once that is durable.
+
+        Raises:
+            StorePoisoned: If the log has failed: nothing unproven goes into the index.
+        """
+        with self.checkpointing:
+            freezing = self._freezing or self._freeze()
+            frozen = self.state.frozen
+            assert frozen is not None, "a table was frozen"
+            digests = self.digests.copy()
+            forgotten = self._forgotten()
+            changes = changes_of(frozen, self.state.lanes, digests, forgotten)
+            changes.meta[TABLES_NAME] = freezing.tables
+            changes.meta[DIGESTS_NAME] = pack_fields({F.DIGESTS: digests.stored()})
+            self.state.index.apply(changes)
+            with self.lock:
+                thaw(self.state)
+                self.digests = digests
+                self.checkpoint_lsn = freezing.lsn
+                self._freezing = None
+            self.checkpoints += 1
+            self.checkpoint_frame_bytes = freezing.frame_bytes
+        self.note(
+            Kind.CHECKPOINTED,
+            {F.CHECKPOINT: freezing.lsn, F.DIGESTS: digests.stored()},
+            synced=False,
+        )
+        return Checkpoint(
+            lsn=freezing.lsn,
+            hlc=freezing.hlc,
+            rows=len(frozen),
+            tables=freezing.tables,
+            digests=digests,
+        )
+
+    def _freeze(self) -> "_Freezing":
+        committer, state = self.committer, self.state
+        with committer.turn, committer.pen:
+            committer.settle_all()
+            with self.lock:
+                now = self.now()
+                self._freezing = _Freezing(
+                    lsn=state.last_lsn,
+                    hlc=state.last_hlc,
+                    tables=pack_tables(state),
+                    frame_bytes=committer.writer.position.frame_bytes,
+                )
+                freeze(state, (now.elapsed_ms, now.wall_ms))
+                return self._freezing
+
+    def _forgotten(self) -> list[Finished]:
+        """Return finished tasks that the index still has and need not keep."""
+        frozen = self.state.frozen
+        assert frozen is not None, "asked for while a table is written"
+        through = frozen.forgotten_through
+        with self.state.index.snapshot() as snapshot:
+            return [
+                Finished.unpack(lsn, body)
+                for lsn, body in snapshot.finished_range(0, FORGOTTEN_MAX)
+                if lsn <= through
+            ]

@@ -1,0 +1,213 @@
+"""History: what happened to a task, and what happens now, read from the log.
+
+The log is the truth; what is told here is what stands there, each fact with its
+author, its stamp and its position.  Only synced events are told.  An event about many
+tasks is told once for each of them.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+
+from wheeldb.clock.hlc import physical_ms
+from wheeldb.engine.columns import Columns
+from wheeldb.engine.engine import Engine
+from wheeldb.engine.request import lookup_id
+from wheeldb.engine.row import generated_id
+from wheeldb.engine.values import instant
+from wheeldb.errors import Compacted
+from wheeldb.events import FIELD_NAMES, EventRecord, F, Kind, iterate_events
+from wheeldb.log.frame import Frame
+from wheeldb.log.reader import LogScan
+from wheeldb.model import Event
+from wheeldb.payload import unpack_payload
+
+__all__ = (
+    "History",
+    "events_of_frame",
+    "iterate_log",
+    "read_history",
+    "scan_frames",
+    "watch_events",
+)
+
+# Fields whose bytes are a packed payload.
+_PACKED = frozenset({F.PAYLOAD, F.RESULT, F.CURSOR})
+# Columns of events about many tasks: one value for each, by position.
+_BY_POSITION = frozenset({F.NUMBER, F.UNTIL})
+
+
+class History(list[Event]):
+    """Events of one task, oldest first.
+
+    Attributes:
+        is_complete: Whether the log still has its scheduling.
+        oldest_lsn: Where the log begins.
+    """
+
+    def __init__(self, events: list[Event], oldest_lsn: int) -> None:
+        super().__init__(events)
+        self.oldest_lsn = oldest_lsn
+        self.is_complete = any(event.kind == "scheduled" for event in events)
+
+
+def scan_frames(engine: Engine, from_lsn: int) -> LogScan:
+    """Return a scan of the log above an LSN; the owner may write meanwhile."""
+    return LogScan(
+        engine.disk,
+        f"{engine.path}/log",
+        database=engine.database,
+        from_lsn=from_lsn,
+    )
+
+
+def oldest_lsn(scan: LogScan) -> int:
+    """Return the first LSN that the log still has."""
+    return scan.segments[0].header.first_lsn
+
+
+def read_history(engine: Engine, task_id: str) -> History:
+    """Return what the log has about a task, under all numbers its id has had."""
+    key = lookup_id(task_id)
+    numbers: set[int] = set()
+    if type(key) is int:
+        numbers.add(key)
+    else:
+        kept = engine.find(task_id)
+        if kept is not None:
+            numbers.add(kept.number)
+    engine.committer.sync()
+    scan = scan_frames(engine, 0)
+    events = []
+    for frame in scan:
+        if frame.header.last_lsn > engine.committer.durable_lsn:
+            break
+        for event, number in events_of_frame(frame):
+            if event.id == task_id and number is not None and type(key) is not int:
+                numbers.add(number)
+            if number in numbers:
+                events.append(event)
+    if type(key) is not int:
+        # A number says nothing to who asked by id.
+        events = [_with_id(event, task_id) for event in events]
+    return History(events, oldest_lsn(scan))
+
+
+def iterate_log(engine: Engine, from_lsn: int) -> Iterator[Event]:
+    """Yield every durable event above an LSN that the log still has."""
+    durable_lsn = engine.committer.durable_lsn
+    for frame in scan_frames(engine, from_lsn):
+        if frame.header.last_lsn > durable_lsn:
+            return
+        for event, _ in events_of_frame(frame):
+            if event.lsn > from_lsn:
+                yield event
+
+
+def watch_events(
+    engine: Engine, from_lsn: int, require_open: Callable[[], None]
+) -> Iterator[Event]:
+    """Yield synced events above an LSN, and wait for more.
+
+    Raises:
+        Compacted: If some of them are gone.
+    """
+    while True:
+        ticket = engine.ticket
+        require_open()
+        durable_lsn = engine.committer.durable_lsn
+        if durable_lsn > from_lsn:
+            scan = scan_frames(engine, from_lsn)
+            if oldest_lsn(scan) > from_lsn + 1:
+                raise Compacted(oldest_lsn(scan))
+            for frame in scan:
+                if frame.header.last_lsn > durable_lsn:
+                    break
+                for event, _ in events_of_frame(frame):
+                    if event.lsn > from_lsn:
+                        yield event
+            from_lsn = durable_lsn
+        elif not engine.wait_for_change(ticket, None):
+            return
+
+
+def events_of_frame(frame: Frame) -> Iterator[tuple[Event, int | None]]:
+    """Yield each event of a frame, once per task, with the task's number."""
+    header = frame.header
+    lsn, stamp = header.first_lsn, header.hlc
+    for by, record in iterate_events(frame.payload):
+        for position in range(record.count):
+            number, task_id, fields = _at_position(record, lsn, position)
+            yield (
+                Event(
+                    lsn=lsn + position,
+                    hlc=stamp,
+                    at=instant(physical_ms(stamp)),
+                    by=by,
+                    kind=Kind(record.kind).name.lower(),
+                    id=task_id,
+                    fields=fields,
+                ),
+                number,
+            )
+        lsn += record.count
+        stamp += 1
+
+
+def _at_position(
+    record: EventRecord, lsn: int, position: int
+) -> tuple[int | None, str | None, Mapping[str, object]]:
+    """Return number, id and named fields of one task of an event."""
+    if record.kind == Kind.SCHEDULED:
+        columns = Columns.from_fields(record.fields)
+        columns.first = lsn
+        row = columns.row_at(position)
+        fields: dict[int, object] = {
+            F.NAME: row.name,
+            F.PAYLOAD: row.payload,
+            F.TIMELINE: row.timeline,
+            F.DUE: row.due_ms,
+            **row.options,
+        }
+        replaces = record.fields.get(F.REPLACES)
+        if replaces and position in replaces:  # type: ignore[operator]
+            fields[F.REPLACES] = replaces[position]  # type: ignore[index]
+        return row.number, row.task_id, _named(fields)
+    fields = dict(record.fields)
+    numbers = fields.get(F.NUMBER)
+    number: int | None = None
+    if type(numbers) is int:
+        number = numbers
+    elif type(numbers) is list:
+        number = numbers[position]
+    for code in _BY_POSITION:
+        column = fields.get(code)
+        if type(column) is list:
+            fields[code] = column[position]
+    results = fields.pop(F.RESULT, None)
+    if type(results) is dict and position in results:
+        fields[F.RESULT] = results[position]
+    task_id = None if number is None else generated_id(number)
+    return number, task_id, _named(fields)
+
+
+def _named(fields: dict[int, object]) -> dict[str, object]:
+    named: dict[str, object] = {}
+    for code, value in fields.items():
+        if code == F.DEFINITION:
+            named["definition"] = _named(value)  # type: ignore[arg-type]
+            continue
+        if code in _PACKED and type(value) is bytes:
+            value = unpack_payload(value)
+        named[FIELD_NAMES.get(code, str(code))] = value
+    return named
+
+
+def _with_id(event: Event, task_id: str) -> Event:
+    return Event(
+        lsn=event.lsn,
+        hlc=event.hlc,
+        at=event.at,
+        by=event.by,
+        kind=event.kind,
+        id=task_id,
+        fields=event.fields,
+    )

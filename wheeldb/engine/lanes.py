@@ -1,0 +1,97 @@
+"""Lanes: the numbers of (timeline, queue, priority), and where a row's due key lies.
+
+Each unfinished task has one due key in the index, in one lane.  The first sixteen
+lanes hold what does not wait for a time; every other lane is a (timeline, queue,
+priority), numbered when its first task is scheduled and never given away::
+
+    0 leased   1 dead   2 paused by id   3 parked   16, 17, … waiting for their time
+
+So one queue's flood, or one paused queue, never lies between another queue's tasks.
+"""
+
+from wheeldb.engine.row import DEAD, LEASED, PARKED, Row
+from wheeldb.index.keys import COARSE_MS, due_field
+
+__all__ = (
+    "LANE_DEAD",
+    "LANE_FIRST",
+    "LANE_LEASED",
+    "LANE_PARKED",
+    "LANE_PAUSED",
+    "LANES_MAX",
+    "Lanes",
+    "field_in_index",
+    "field_to_write",
+)
+
+LANE_LEASED, LANE_DEAD, LANE_PAUSED, LANE_PARKED = 0, 1, 2, 3
+LANE_FIRST = 16
+# A wheel entry has 16 bits for its lane.
+LANES_MAX = 1 << 16
+
+
+class Lanes:
+    """The numbers that were given out, in the order of first use."""
+
+    __slots__ = ("keys", "numbers")
+
+    def __init__(self) -> None:
+        self.numbers: dict[tuple[int, str, int], int] = {}
+        self.keys: list[tuple[int, str, int]] = []
+
+    def number(self, key: tuple[int, str, int]) -> int:
+        """Return the lane of a key, the next free one if it has none yet."""
+        lane = self.numbers.get(key)
+        if lane is None:
+            lane = LANE_FIRST + len(self.keys)
+            self.keys.append(key)
+            self.numbers[key] = lane
+        return lane
+
+    def key(self, lane: int) -> tuple[int, str, int]:
+        """Return the (timeline, queue, priority) of a lane."""
+        return self.keys[lane - LANE_FIRST]
+
+    def of_queue(self, queue: str) -> list[int]:
+        """Return the lanes of a queue, by priority."""
+        lanes = [
+            (key[2], lane) for key, lane in self.numbers.items() if key[1] == queue
+        ]
+        return [lane for _, lane in sorted(lanes)]
+
+    def cut(self, count: int) -> None:
+        """Forget all but the first ``count`` lanes."""
+        for key in self.keys[count:]:
+            # An interrupted `number` may have left either half undone.
+            self.numbers.pop(key, None)
+        del self.keys[count:]
+
+    def of_row(self, row: Row) -> int:
+        """Return the lane in which a row's due key lies."""
+        if row.state == LEASED:
+            return LANE_LEASED
+        if row.state == DEAD:
+            return LANE_DEAD
+        if row.paused:
+            return LANE_PAUSED
+        if row.state == PARKED:
+            return LANE_PARKED
+        options = row.options
+        if not options:
+            return self.number((row.timeline, "default", 0))
+        return self.number((row.timeline, row.queue, row.priority))
+
+
+def field_to_write(lane: int, due_ms: int, now: tuple[int, int], timeline: int) -> int:
+    """Return the due field under which a row is put into the index now."""
+    if lane < LANE_FIRST:
+        return 0
+    return due_field(max(due_ms, 0), now[timeline])
+
+
+def field_in_index(lane: int, row: Row) -> int:
+    """Return the due field under which the index holds a row that was read from it."""
+    if lane < LANE_FIRST:
+        return 0
+    due_ms = max(row.due_ms, 0)
+    return due_ms - due_ms % COARSE_MS if row.coarse else due_ms

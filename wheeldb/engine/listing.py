@@ -1,0 +1,140 @@
+"""Listing tasks while everything goes on.
+
+Tasks are listed by number, which never changes: a task that exists throughout is listed
+exactly once.  Each step opens a view of the index and notes, in the same moment and
+under the lock, what the hot table has in that range; the lock is not held between steps,
+and no view outlives one.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from datetime import datetime
+from heapq import nsmallest
+
+from wheeldb.engine.engine import Engine
+from wheeldb.engine.row import Finished, Row
+from wheeldb.model import Task, TaskState
+
+__all__ = ("Filter", "iterate_tasks", "unfinished_rows")
+
+STEP_COUNT = 1_000
+_FINISHED = frozenset({TaskState.DONE, TaskState.CANCELLED, TaskState.EXPIRED})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Filter:
+    """Which tasks are wanted; ``None`` is any."""
+
+    state: TaskState | None = None
+    queue: str | None = None
+    name: str | None = None
+    tag: str | None = None
+    series: str | None = None
+    due_before: datetime | None = None
+
+    def matches(self, task: Task) -> bool:
+        """Return whether a task is wanted."""
+        return (
+            (self.state is None or task.state == self.state)
+            and (self.queue is None or task.queue == self.queue)
+            and (self.name is None or task.name == self.name)
+            and (self.tag is None or self.tag in task.tags)
+            and (self.series is None or task.series == self.series)
+            and (
+                self.due_before is None
+                or (task.due_at is not None and task.due_at < self.due_before)
+            )
+        )
+
+
+def iterate_tasks(
+    engine: Engine,
+    present: Callable[[Row | Finished], Task],
+    wanted: Filter,
+    limit: int | None,
+    after: int,
+) -> Iterator[Task]:
+    """Yield the wanted tasks above a number, in order.
+
+    Finished ones are listed only if their state is asked for.
+    """
+    rows = _finished(engine) if wanted.state in _FINISHED else unfinished_rows(engine, after)
+    count = 0
+    for kept in rows:
+        if limit is not None and count >= limit:
+            return
+        if kept.number <= after:
+            continue
+        task = present(kept)
+        if wanted.matches(task):
+            count += 1
+            yield task
+
+
+def unfinished_rows(engine: Engine, after: int) -> Iterator[Row]:
+    """Yield the rows of unfinished tasks above a number, in order."""
+    while True:
+        rows, after, is_last = _step(engine, after)
+        yield from rows
+        if is_last:
+            return
+
+
+def _step(engine: Engine, after: int) -> tuple[list[Row], int, bool]:
+    """Return the rows of one step, the number it reached, and whether it is the last."""
+    state = engine.state
+    with engine.lock, state.index.snapshot() as view:
+        undos = list(engine.committer.undos())
+        indexed = view.tasks(after, STEP_COUNT)
+        hot = nsmallest(
+            STEP_COUNT, (number for number in state.changed_numbers() if number > after)
+        )
+        ends = []
+        if len(indexed) == STEP_COUNT:
+            ends.append(indexed[-1][0])
+        if len(hot) == STEP_COUNT:
+            ends.append(hot[-1])
+        end = min(ends, default=None)
+        found: dict[int, Row | None] = {
+            number: Row.unpack(number, lsn, body)
+            for number, lsn, body in indexed
+            if end is None or number <= end
+        }
+        for number in hot:
+            if end is None or number <= end:
+                found[number] = state.hot_row(number)
+        for undo in reversed(undos):
+            for number, old in undo.rows.items():
+                if number in found or after < number <= (end or number):
+                    found[number] = old
+            for number in [number for number in found if number >= undo.first_lsn]:
+                found[number] = None
+    rows = [row for _, row in sorted(found.items()) if row is not None]
+    return rows, end if end is not None else after, end is None
+
+
+def _finished(engine: Engine) -> Iterator[Finished]:
+    after = engine.state.forgotten_through
+    while True:
+        state = engine.state
+        with engine.lock, state.index.snapshot() as view:
+            found: dict[int, Finished | None] = {
+                lsn: Finished.unpack(lsn, body)
+                for lsn, body in view.finished_range(after, STEP_COUNT)
+            }
+            end = max(found) if len(found) == STEP_COUNT else None
+            for table in (state.frozen, state.active):
+                if table is not None:
+                    for lsn, kept in table.finished.items():
+                        if after < lsn and (end is None or lsn <= end):
+                            found[lsn] = kept
+            shown_lsn = min(
+                (undo.first_lsn for undo in engine.committer.undos()),
+                default=state.last_lsn + 1,
+            )
+        for lsn, kept in sorted(found.items()):
+            if kept is not None and lsn < shown_lsn:
+                yield kept
+        if end is None:
+            return
+        after = end

@@ -1,0 +1,46 @@
+"""How long a failed task waits, from the policy stored with it.
+
+A policy is kept as ``[max_attempts, "exponential", base, cap, [exceptions]]`` (or
+``"linear", step, cap`` or ``"fixed", wait``), the numbers in seconds.  The wait is
+drawn evenly between zero and the back-off, seeded by task and attempt: a replay, or
+another process, waits the same ("full jitter", as in the AWS Architecture Blog,
+"Exponential Backoff and Jitter", 2015).
+"""
+
+from hashlib import blake2b
+
+from wheeldb.engine.row import Row
+from wheeldb.events import F
+from wheeldb.model import Exponential, Fixed, Linear, Retry
+
+__all__ = ("max_attempts", "retry_of", "retry_wait_ms")
+
+_DEFAULT = Retry()
+
+
+def max_attempts(row: Row) -> int:
+    """Return how often the task may be started."""
+    stored = row.options.get(F.RETRY)
+    return stored[0] if stored else _DEFAULT.max_attempts  # type: ignore[index,no-any-return]
+
+
+def retry_of(row: Row) -> Retry:
+    """Return the task's policy, its exceptions left out: they are names here."""
+    stored = row.options.get(F.RETRY)
+    if not stored:
+        return _DEFAULT
+    match stored:
+        case [attempts, "exponential", base, cap, _]:
+            return Retry(attempts, Exponential(base, cap))
+        case [attempts, "linear", step, cap, _]:
+            return Retry(attempts, Linear(step, cap))
+        case [attempts, "fixed", wait, _]:
+            return Retry(attempts, Fixed(wait))
+    return _DEFAULT
+
+
+def retry_wait_ms(row: Row) -> int:
+    """Return how long the task waits after the attempt that has just failed."""
+    wait_ms = retry_of(row).backoff.seconds(row.attempts) * 1000
+    seed = blake2b(f"{row.number}/{row.attempts}".encode(), digest_size=7).digest()
+    return int(wait_ms * int.from_bytes(seed) / 2**56)

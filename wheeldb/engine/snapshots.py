@@ -1,0 +1,194 @@
+"""What a snapshot holds, and a state from it.
+
+A snapshot is a compacted log of what the index holds at one checkpoint, as events::
+
+    STATE_TABLES    the store's own tables (see ``tables.py``) and the digests
+    STATE           [[number, LSN, body], …]     every unfinished task, row by row
+    STATE_FINISHED  [[LSN, body], …]             every finished id
+
+The rows' bytes are copied as they are, each checked against its CRC on the way.  While
+they pass, their count and digest are summed up and compared with what the events
+make: a snapshot that would copy a silent loss is refused, and with it the removal of
+the log that could undo the loss.
+"""
+
+from collections.abc import Iterator
+
+from wheeldb.disk import Disk
+from wheeldb.engine.checkpoint import DIGESTS_NAME, TABLES_NAME
+from wheeldb.engine.digests import Digests
+from wheeldb.engine.lanes import LANE_FIRST, LANE_LEASED, field_in_index
+from wheeldb.engine.row import Finished, Row
+from wheeldb.engine.state import State
+from wheeldb.engine.tables import unpack_tables
+from wheeldb.errors import CorruptionError
+from wheeldb.events import (
+    F,
+    Kind,
+    iterate_events,
+    pack_author,
+    pack_event,
+    pack_fields,
+)
+from wheeldb.index.changes import Changes
+from wheeldb.index.keys import (
+    DUE,
+    FINISHED,
+    ID,
+    TASK,
+    due_digest,
+    id_digest,
+    id_hash,
+    number_key,
+    row_crc,
+    row_digest,
+)
+from wheeldb.index.snapshot import Snapshot
+from wheeldb.log.snapshot import open_snapshot
+
+__all__ = ("load_snapshot", "snapshot_payloads")
+
+_PIECE_COUNT = 1_000
+_PIECE_BYTES = 2**19
+
+
+def snapshot_payloads(
+    view: Snapshot, tables: bytes, digests: Digests
+) -> Iterator[bytes]:
+    """Yield the payloads of a snapshot's frames.
+
+    Args:
+        view: The index as of the checkpoint.
+        tables: The store's tables at the checkpoint.
+        digests: What the index must hold by the events.
+
+    Raises:
+        IndexDamaged: If a row is damaged.
+        CorruptionError: If the rows are not those that the events make.
+    """
+    found = Digests()
+    head = pack_author("wheel")
+    stored = {F.CHECKPOINT: tables, F.DIGESTS: digests.stored()}
+    yield head + pack_event(Kind.STATE_TABLES, 1, pack_fields(stored))
+    after = -1
+    while rows := view.tasks(after, _PIECE_COUNT):
+        after = rows[-1][0]
+        for number, lsn, body in rows:
+            found.add(TASK, row_digest(number, row_crc(number_key(number), lsn, body)))
+        for piece in _pieces(rows):
+            fields = pack_fields({F.TASK_ROWS: piece})
+            yield head + pack_event(Kind.STATE, len(piece), fields)
+    after = 0
+    while kept := view.finished_range(after, _PIECE_COUNT):
+        after = kept[-1][0]
+        for lsn, body in kept:
+            found.add(FINISHED, row_digest(lsn, row_crc(number_key(lsn), lsn, body)))
+        for piece in _pieces(kept):
+            fields = pack_fields({F.FINISHED_ROWS: piece})
+            yield head + pack_event(Kind.STATE_FINISHED, len(piece), fields)
+    for table in (TASK, FINISHED):
+        if found.stored()[table] != digests.stored()[table]:
+            raise CorruptionError(
+                f"the index has lost or changed rows of table {table}: it holds "
+                f"{found.counts[table]}, the events make {digests.counts[table]}"
+            )
+
+
+def _pieces(rows: list) -> Iterator[list]:  # type: ignore[type-arg]
+    """Yield rows in lists whose bodies take about half a megabyte at most."""
+    piece: list[tuple] = []  # type: ignore[type-arg]
+    size = 0
+    for row in rows:
+        piece.append(row)
+        size += len(row[-1])
+        if size >= _PIECE_BYTES:
+            yield piece
+            piece, size = [], 0
+    if piece:
+        yield piece
+
+
+def load_snapshot(
+    disk: Disk, path: str, state: State, digests: Digests, *, database: bytes
+) -> None:
+    """Fill an empty state and its index from a snapshot.
+
+    Raises:
+        CorruptionError: If the file is damaged, or does not hold what it says.
+    """
+    loader = _Loader(state, digests)
+    for payload in open_snapshot(disk, path, database=database):
+        for _, record in iterate_events(payload):
+            fields = record.fields
+            if record.kind == Kind.STATE_TABLES:
+                loader.tables(fields)
+            elif record.kind == Kind.STATE:
+                for number, lsn, body in fields[F.TASK_ROWS]:  # type: ignore[attr-defined]
+                    loader.task(number, lsn, body)
+            else:
+                for lsn, body in fields[F.FINISHED_ROWS]:  # type: ignore[attr-defined]
+                    loader.finished(lsn, body)
+            loader.write_piece()
+    loader.finish(path)
+
+
+class _Loader:
+    """Puts a snapshot's rows into an index, and sums them up."""
+
+    def __init__(self, state: State, digests: Digests) -> None:
+        self._state = state
+        self._digests = digests
+        self._changes = Changes()
+        self._tables: bytes | None = None
+        self._expected: object = None
+
+    def tables(self, fields: dict[int, object]) -> None:
+        self._tables = fields[F.CHECKPOINT]  # type: ignore[assignment]
+        self._expected = fields[F.DIGESTS]
+        unpack_tables(self._state, self._tables)  # type: ignore[arg-type]
+
+    def task(self, number: int, lsn: int, body: bytes) -> None:
+        state, changes, add = self._state, self._changes, self._digests.add
+        row = Row.unpack(number, lsn, body)
+        lane = state.lanes.of_row(row)
+        field = field_in_index(lane, row)
+        due_ms = max(row.due_ms, 0)
+        assert lane >= LANE_FIRST or field == 0, f"lane {lane} has due field {field}"
+        changes.put_tasks.append((number, lsn, body))
+        add(TASK, row_digest(number, row_crc(number_key(number), lsn, body)))
+        changes.put_due.append((lane, field, number, due_ms))
+        add(DUE, due_digest(lane, field, number, due_ms))
+        if row.id is not None:
+            hash8 = id_hash(row.id)
+            changes.put_ids.append((hash8, number, None))
+            add(ID, id_digest(hash8, number, None))
+        if lane == LANE_LEASED:
+            state.leased[number] = row
+
+    def finished(self, lsn: int, body: bytes) -> None:
+        finished = Finished.unpack(lsn, body)
+        hash8, number = id_hash(finished.id), finished.number
+        self._changes.put_finished.append((lsn, body))
+        self._digests.add(
+            FINISHED, row_digest(lsn, row_crc(number_key(lsn), lsn, body))
+        )
+        self._changes.put_ids.append((hash8, number, lsn))
+        self._digests.add(ID, id_digest(hash8, number, lsn))
+
+    def write_piece(self, *, all_of_it: bool = False) -> None:
+        changes = self._changes
+        count = len(changes.put_tasks) + len(changes.put_finished)
+        if count >= 20_000 or all_of_it:
+            self._state.index.apply(changes)
+            self._changes = Changes()
+
+    def finish(self, path: str) -> None:
+        if self._tables is None or self._digests.stored() != self._expected:
+            raise CorruptionError(
+                "the snapshot does not hold the rows that it says it holds", path=path
+            )
+        self._changes.meta[TABLES_NAME] = self._tables
+        self._changes.meta[DIGESTS_NAME] = pack_fields(
+            {F.DIGESTS: self._digests.stored()}
+        )
+        self.write_piece(all_of_it=True)

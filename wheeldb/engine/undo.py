@@ -1,0 +1,134 @@
+"""What a group of events changed, so that it can be unseen and taken back.
+
+Two needs, one record.  An event shows once it is durable, but the state holds it as
+soon as it is numbered: a reader that meets a younger row asks the undo record for the
+older one.  And a decision may be cut short at any bytecode (a Ctrl-C), or a batch be
+refused midway: then everything since its mark is put back.
+
+For each key the *first* value since the mark is kept, ``ABSENT`` where there was none.
+Keys at or above ``first_lsn`` need no record: they are the group's own.
+
+Ensures, in ``roll_back``, whatever bytecode the change was cut short at:
+ 1. Every lookup answers as it did when ``mark`` was called.
+ 2. Counters, tables and the next LSN are those of then.
+ 3. Rolling back twice is the same as once.
+"""
+
+from typing import TYPE_CHECKING, Final
+
+from wheeldb.engine.row import LEASED, Row
+
+if TYPE_CHECKING:
+    from wheeldb.engine.state import State
+
+__all__ = ("ABSENT", "Undo", "mark", "merge", "roll_back")
+
+
+class _Absent:
+    def __repr__(self) -> str:
+        return "ABSENT"
+
+
+ABSENT: Final = _Absent()
+
+
+class Undo:
+    """The values that a group of events replaced."""
+
+    __slots__ = (
+        "finished",
+        "finished_ids",
+        "first_lsn",
+        "ids",
+        "lanes_count",
+        "pending",
+        "rows",
+        "tables",
+        "touched_count",
+    )
+
+    def __init__(self, first_lsn: int) -> None:
+        self.first_lsn = first_lsn
+        self.rows: dict[int, Row] = {}
+        self.ids: dict[str, object] = {}
+        self.finished: dict[int, object] = {}
+        self.finished_ids: dict[str, object] = {}
+        self.pending: dict[tuple[str, int], int] = {}
+        self.lanes_count = 0
+        self.touched_count = 0
+        # The state's own attributes that events replace rather than change.
+        self.tables: dict[str, object] = {}
+
+
+_REPLACED = (
+    "last_lsn",
+    "last_hlc",
+    "incarnation",
+    "anchor",
+    "place",
+    "doubt",
+    "paused_queues",
+    "forgotten_through",
+    "finished_count",
+    "pending_count",
+    "payload_bytes",
+)
+
+
+def mark(state: "State") -> Undo:
+    """Return a record of the state as it is; changes fill it while it is current."""
+    undo = Undo(state.last_lsn + 1)
+    undo.tables = {name: getattr(state, name) for name in _REPLACED}
+    undo.pending = state.pending.copy()
+    undo.lanes_count = len(state.lanes.keys)
+    undo.touched_count = len(state.touched) if state.touched is not None else 0
+    return undo
+
+
+def roll_back(state: "State", undo: Undo) -> None:
+    """Put everything back to where ``mark`` saw it."""
+    active, first_lsn = state.active, undo.first_lsn
+    for number in [number for number in active.rows if number >= first_lsn]:
+        del active.rows[number]
+        active.lifted.pop(number, None)
+    for number in [number for number in state.leased if number >= first_lsn]:
+        del state.leased[number]
+    for number, old in undo.rows.items():
+        active.rows[number] = old
+        if old.state == LEASED:
+            state.leased[number] = old
+        else:
+            state.leased.pop(number, None)
+    for lsn in [lsn for lsn in active.finished if lsn >= first_lsn]:
+        del active.finished[lsn]
+    _restore(active.finished, undo.finished)
+    _restore(active.ids, undo.ids)
+    _restore(active.finished_ids, undo.finished_ids)
+    state.pending = undo.pending.copy()
+    state.lanes.cut(undo.lanes_count)
+    if state.touched is not None:
+        del state.touched[undo.touched_count :]
+    for name, value in undo.tables.items():
+        setattr(state, name, value)
+
+
+def merge(outer: Undo, inner: Undo) -> None:
+    """Add to the record of a group what a batch within it replaced."""
+    for number, old in inner.rows.items():
+        if number < outer.first_lsn:
+            outer.rows.setdefault(number, old)
+    for task_id, value in inner.ids.items():
+        outer.ids.setdefault(task_id, value)
+    for lsn, finished in inner.finished.items():
+        outer.finished.setdefault(lsn, finished)
+    for task_id, value in inner.finished_ids.items():
+        outer.finished_ids.setdefault(task_id, value)
+
+
+def _restore(table: dict, before: dict) -> None:  # type: ignore[type-arg]
+    for key, value in before.items():
+        if value is ABSENT:
+            table.pop(key, None)
+        else:
+            table[key] = value
+

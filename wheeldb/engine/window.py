@@ -1,0 +1,280 @@
+"""The window: the tasks that come due first, in two wheels and in ready heaps.
+
+Of all pending tasks only the earliest are in memory, about ``window_max`` of them::
+
+    index, by lane and due time                wheels                    ready
+    lane 16  ├── loaded ──┤─ not loaded ─►     elapsed ○ ─ advance ─►    lane 16 ▤▤
+    lane 17  ├──── loaded ────┤─ … ─►          wall    ○ ─ advance ─►    lane 17 ▤
+                              ▲
+                              horizon of lane 17
+
+A lane's *horizon* is a (due time, number): every waiting task of the lane that is less
+is in the window; ``None`` means that all are.  When the wheel of its timeline reaches
+the horizon, or the window runs low, ``refill.py`` loads the next slice.
+
+An entry is the int of ``wheel.py``: due time, lane, task number.  Entries are hints.
+They may outlive what they stand for (a task cancelled, moved or leased), so who takes
+one looks at the row; what may never happen is that a waiting task below the horizon has
+no entry.  ``sweep`` compares, and its counter must stay 0.
+
+The window knows no lock, clock or file; its owner holds the state's lock.
+"""
+
+from collections.abc import Iterable, Iterator
+from heapq import heappop, heappush
+
+from wheeldb.engine.columns import Columns
+from wheeldb.engine.lanes import LANE_FIRST, Lanes
+from wheeldb.engine.row import SCHEDULED, Row
+from wheeldb.events import ELAPSED, WALL
+from wheeldb.wheel import DUE_SHIFT, Wheel
+
+__all__ = ("Horizon", "Window", "entry_due", "entry_number")
+
+Horizon = tuple[int, int]
+
+LANE_SHIFT = 53
+_NUMBER_MASK = (1 << LANE_SHIFT) - 1
+_LANE_MASK = (1 << (DUE_SHIFT - LANE_SHIFT)) - 1
+
+
+def entry_of(due_ms: int, lane: int, number: int) -> int:
+    """Return the entry of a task; a due time before 1970 counts as 1970."""
+    return (max(due_ms, 0) << DUE_SHIFT) | (lane << LANE_SHIFT) | number
+
+
+def entry_due(entry: int) -> int:
+    """Return the due time of an entry."""
+    return entry >> DUE_SHIFT
+
+
+def entry_lane(entry: int) -> int:
+    """Return the lane of an entry."""
+    return entry >> LANE_SHIFT & _LANE_MASK
+
+
+def entry_number(entry: int) -> int:
+    """Return the task number of an entry."""
+    return entry & _NUMBER_MASK
+
+
+class Window:
+    """The earliest waiting tasks, by lane."""
+
+    def __init__(
+        self, lanes: Lanes, entries_max: int, elapsed_ms: int, wall_ms: int
+    ) -> None:
+        self.lanes = lanes
+        self.entries_max = entries_max
+        self.wheels = (Wheel(max(elapsed_ms, 0)), Wheel(max(wall_ms, 0)))
+        self.ready: dict[int, list[int]] = {}
+        # Lanes whose waiting tasks are not all in the window, and from where on.
+        self.horizons: dict[int, Horizon] = {}
+        # Lanes that nobody may take from now, and that hold nothing.
+        self.closed: set[int] = set()
+        self.ready_count = 0
+
+    def __len__(self) -> int:
+        """Return how many entries the window holds."""
+        return len(self.wheels[ELAPSED]) + len(self.wheels[WALL]) + self.ready_count
+
+    # Keeping up with the state.
+
+    def reconcile(
+        self, touched: Iterable[tuple[Row | None, Row | None] | Columns]
+    ) -> None:
+        """Place anew what the state changed; doing it twice changes nothing."""
+        for change in touched:
+            if type(change) is Columns:
+                self._place_columns(change)
+                continue
+            old, new = change  # type: ignore[misc]
+            if old is not None and old.state == SCHEDULED:
+                self._take_back(old)
+            if new is not None and new.state == SCHEDULED:
+                lane = self.lanes.of_row(new)
+                if lane >= LANE_FIRST:
+                    self.place(lane, new.due_ms, new.number)
+        if len(self) > self.entries_max + self.entries_max // 4:
+            self._trim()
+
+    def place(self, lane: int, due_ms: int, number: int) -> None:
+        """Give a waiting task its entry, if it lies below the lane's horizon."""
+        if lane in self.closed:
+            return
+        horizon = self.horizons.get(lane)
+        if horizon is None or (due_ms, number) < horizon:
+            timeline = self.lanes.key(lane)[0]
+            self.wheels[timeline].insert(entry_of(due_ms, lane, number))
+
+    def _place_columns(self, columns: Columns) -> None:
+        first = columns.first
+        if not columns.is_uniform():
+            for position in range(columns.count):
+                lane = self.lanes.number(columns.lane_key(position))
+                self.place(lane, columns.due(position), first + position)
+            return
+        lane_key = columns.lane_key(0)
+        lane = self.lanes.number(lane_key)
+        if lane in self.closed:
+            return
+        horizon_ms = self.horizons.get(lane, (1 << 62, 0))[0]
+        base = (lane << LANE_SHIFT) | first
+        wheel = self.wheels[lane_key[0]]
+        dues = columns.dues
+        if type(dues) is int:
+            if dues <= horizon_ms:
+                base |= max(dues, 0) << DUE_SHIFT
+                wheel.insert_many(base + position for position in range(columns.count))
+        else:
+            # One at the horizon's own millisecond may be placed without need; that
+            # does no harm.
+            wheel.insert_many(
+                [
+                    ((due_ms if due_ms > 0 else 0) << DUE_SHIFT) + base + position
+                    for position, due_ms in enumerate(dues)  # type: ignore[arg-type]
+                    if due_ms <= horizon_ms
+                ]
+            )
+
+    def _take_back(self, old: Row) -> None:
+        lane = self.lanes.of_row(old)
+        if lane >= LANE_FIRST:
+            wheel = self.wheels[old.timeline]
+            # If it is in a ready heap already, whoever takes it finds out.
+            wheel.cancel(entry_of(old.due_ms, lane, old.number))
+
+    # Time goes on.
+
+    def advance(self, elapsed_ms: int, wall_ms: int, limit: int) -> int:
+        """Move what is due from the wheels to the ready heaps; return how many."""
+        moved = 0
+        for timeline, now_ms in ((ELAPSED, elapsed_ms), (WALL, wall_ms)):
+            wheel = self.wheels[timeline]
+            if now_ms < wheel.now_ms:
+                if timeline == ELAPSED:
+                    continue
+                self._set_back(now_ms)
+            due = wheel.advance(now_ms, limit - moved)
+            for entry in due:
+                self.make_ready(entry)
+            moved += len(due)
+        return moved
+
+    def _set_back(self, wall_ms: int) -> None:
+        """Rebuild the wall wheel alone, after the wall clock was set back."""
+        wheel = self.wheels[WALL]
+        entries = list(wheel.entries())
+        for lane, heap in list(self.ready.items()):
+            if self.lanes.key(lane)[0] == WALL:
+                early = [entry for entry in heap if entry_due(entry) > wall_ms]
+                if early:
+                    entries += early
+                    self._set_heap(
+                        lane, [entry for entry in heap if entry_due(entry) <= wall_ms]
+                    )
+        new = Wheel(max(wall_ms, 0))
+        new.insert_many(entries)
+        self.wheels = (self.wheels[ELAPSED], new)
+
+    def make_ready(self, entry: int) -> None:
+        """Put an entry that is due into its lane's heap."""
+        heappush(self.ready.setdefault(entry_lane(entry), []), entry)
+        self.ready_count += 1
+
+    def take(self, lane: int) -> int | None:
+        """Remove and return the first ready entry of a lane."""
+        heap = self.ready.get(lane)
+        if not heap:
+            return None
+        entry = heappop(heap)
+        self.ready_count -= 1
+        if not heap:
+            del self.ready[lane]
+        return entry
+
+    def first_ready(self, lane: int) -> int | None:
+        """Return the first ready entry of a lane; it stays."""
+        heap = self.ready.get(lane)
+        return heap[0] if heap else None
+
+    def next_expiration(self, timeline: int) -> int | None:
+        """Return the next instant at which the timeline needs a look, or ``None``.
+
+        That is the first entry's due time, or where a lane's horizon lies if that
+        comes sooner.
+        """
+        first = self.wheels[timeline].next_expiration()
+        for lane, horizon in self.horizons.items():
+            if (
+                lane not in self.closed
+                and self.lanes.key(lane)[0] == timeline
+                and (first is None or horizon[0] < first)
+            ):
+                first = horizon[0]
+        return first
+
+    # Horizons.
+
+    def close_lane(self, lane: int) -> None:
+        """Let go of a lane's entries; nothing is loaded until it is opened."""
+        self.closed.add(lane)
+        self._drop(lane)
+
+    def open_lane(self, lane: int) -> None:
+        """Let a lane be loaded again, from its beginning."""
+        self.closed.discard(lane)
+        self.horizons[lane] = (-1, 0)
+
+    def _drop(self, lane: int) -> None:
+        wheel = self.wheels[self.lanes.key(lane)[0]]
+        for entry in [entry for entry in wheel.entries() if entry_lane(entry) == lane]:
+            wheel.cancel(entry)
+        self._set_heap(lane, [])
+
+    def _set_heap(self, lane: int, entries: list[int]) -> None:
+        self.ready_count += len(entries) - len(self.ready.get(lane, ()))
+        if entries:
+            self.ready[lane] = sorted(entries)
+        else:
+            self.ready.pop(lane, None)
+
+    def count_lane(self, lane: int) -> int:
+        """Return how many entries of a lane the window holds; looks at all of them."""
+        wheel = self.wheels[self.lanes.key(lane)[0]]
+        waiting = sum(1 for entry in wheel.entries() if entry_lane(entry) == lane)
+        return waiting + len(self.ready.get(lane, ()))
+
+    def _trim(self) -> None:
+        """Give up the latest entries; their lanes' horizons move in front of them."""
+        for wheel in self.wheels:
+            keep = len(wheel) * self.entries_max // max(len(self), 1)
+            for entry in wheel.trim(keep):
+                lane = entry_lane(entry)
+                key = (entry_due(entry), entry_number(entry))
+                horizon = self.horizons.get(lane)
+                if horizon is None or key < horizon:
+                    self.horizons[lane] = key
+        # Entries of a lane behind its new horizon may still be there; they stay right.
+
+    def entries(self) -> Iterator[int]:
+        """Yield every entry."""
+        for wheel in self.wheels:
+            yield from wheel.entries()
+        for heap in self.ready.values():
+            yield from heap
+
+    def check(self) -> list[str]:
+        """Return what is wrong within the window."""
+        findings = [finding for wheel in self.wheels for finding in wheel.check()]
+        ready_count = sum(map(len, self.ready.values()))
+        if ready_count != self.ready_count:
+            findings.append(
+                f"{ready_count} entries are ready, counted are {self.ready_count}"
+            )
+        findings += [
+            f"closed lane {lane} has ready entries"
+            for lane in self.closed
+            if lane in self.ready
+        ]
+        return findings

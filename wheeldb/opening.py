@@ -1,0 +1,290 @@
+"""``wheeldb.open``: from a path and options to a store that runs.
+
+In this order, so that a refusal has changed nothing: the options are judged, the
+directory is looked at (kind, owner, file system), its lock is taken, and only then is
+anything read or written.  One owner per directory; the kernel's lock decides, what is
+written into LOCK is for people.
+"""
+
+import errno
+import os
+import secrets
+import sys
+from typing import TypedDict, Unpack
+
+from wheeldb import recovery
+from wheeldb.care import take_snapshot, wants_snapshot
+from wheeldb.clock import Clock
+from wheeldb.clock.system import SystemClock
+from wheeldb.disk import NETWORK_FILE_SYSTEMS, Disk, Lock, LockHeld, OsDisk
+from wheeldb.disk.memory import MemoryDisk
+from wheeldb.driver import Driver
+from wheeldb.engine.decide import Bounds
+from wheeldb.engine.engine import Thresholds
+from wheeldb.engine.readonly import ReadonlyEngine
+from wheeldb.engine.request import span_ms
+from wheeldb.engine.upkeep import Upkeep
+from wheeldb.errors import FormatError, LockedError, StorageFullError
+from wheeldb.index import MemoryIndex
+from wheeldb.log.segment import Entropy
+from wheeldb.recovery import Layout, Options
+from wheeldb.settings import Settings
+from wheeldb.store import WheelDB
+
+__all__ = ("OpenOptions", "open_store", "system_entropy")
+
+MEMORY = ":memory:"
+RELEASE = "0.1.0"
+
+
+class SystemEntropy:
+    """Random bytes from the operating system."""
+
+    def bytes(self, count: int, /) -> bytes:
+        """Return ``count`` random bytes."""
+        return secrets.token_bytes(count)
+
+
+system_entropy = SystemEntropy()
+
+
+class OpenOptions(TypedDict, total=False):
+    """The keyword arguments of ``open``; ``Settings`` explains those not named here.
+
+    Attributes:
+        create: Make the store if there is none.
+        readonly: Take no lock, change nothing, see the state up to the log's end.
+        clock: The clock seam, for tests.
+        disk: The disk seam, for tests.
+        entropy: The source of random bytes, for tests.
+        driver: ``False``: nothing runs by itself; call ``poll``.
+    """
+
+    create: bool
+    readonly: bool
+    durability: str
+    profile: str
+    node: str | None
+    clock: Clock | None
+    disk: Disk | None
+    entropy: Entropy | None
+    driver: bool
+    window_max: int
+    segment_bytes: int
+    payload_bytes_max: int
+    batch_max: int
+    tasks_max: int | None
+    bytes_max: int | None
+    retention: float
+    retention_max: int
+    archive: bool
+    reserve: bool
+    elapsed_mark: float
+    recoveries_max: int
+    shutdown_budget: float
+    author: str
+
+
+def open_store(path: str | os.PathLike[str], **options: Unpack[OpenOptions]) -> WheelDB:
+    """Open a store, or make it, and start its driver.
+
+    Args:
+        path: The store's directory, or ``":memory:"`` for one that is gone when it is
+            closed.
+        **options: See ``OpenOptions``.
+
+    Raises:
+        TypeError, ValueError: For an option that can't be right.
+        LockedError: Somebody has it open.
+        FormatError: It is not a store, or one of a newer release.
+        CorruptionError: There is damage that no crash explains; nothing was changed.
+        FileNotFoundError: There is no store and ``create`` is false.
+        PermissionError, NotADirectoryError, OSError: As the system says.
+    """
+    if sys.platform == "win32":
+        raise OSError(errno.ENOTSUP, "wheeldb does not support Windows")
+    chosen = dict(options)
+    create = bool(chosen.pop("create", True))
+    readonly = bool(chosen.pop("readonly", False))
+    has_driver = bool(chosen.pop("driver", True))
+    clock: Clock = chosen.pop("clock", None) or SystemClock()  # type: ignore[assignment]
+    disk: Disk | None = chosen.pop("disk", None)  # type: ignore[assignment]
+    entropy: Entropy = chosen.pop("entropy", None) or system_entropy  # type: ignore[assignment]
+    settings = Settings(**chosen)  # type: ignore[arg-type]
+    text = os.fspath(path)
+    if type(text) is not str:
+        raise TypeError(f"the path is a {type(text).__name__}, not a str")
+    if text == MEMORY:
+        disk = disk or MemoryDisk(MemoryIndex)
+        text = "/memory"
+        disk.make_directory(text)
+    if disk is None:
+        disk = OsDisk()
+        text = os.path.abspath(text)
+    layout = Layout(path=text)
+    if readonly:
+        return _open_readonly(disk, layout, clock, entropy, settings)
+    _prepare_directory(disk, layout, create)
+    lock = _lock(disk, layout)
+    try:
+        lock.write(_holder_text())
+        return _open_locked(
+            disk, layout, clock, entropy, settings, lock, create, has_driver
+        )
+    except OSError as error:
+        lock.release()
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            raise StorageFullError(
+                error.errno, f"no room to open {layout.path}; free some", layout.path
+            ) from error
+        raise
+    except BaseException:
+        lock.release()
+        raise
+
+
+def _open_locked(
+    disk: Disk,
+    layout: Layout,
+    clock: Clock,
+    entropy: Entropy,
+    settings: Settings,
+    lock: Lock,
+    create: bool,
+    has_driver: bool,
+) -> WheelDB:
+    chosen = recovery_options(disk, layout, entropy, settings)
+    database = recovery.read_format(disk, layout)
+    if database is None:
+        _require_empty(disk, layout, create)
+        recovered = recovery.create_store(disk, layout, clock, chosen)
+    else:
+        recovered = recovery.open_store(disk, layout, database, clock, chosen)
+    engine = recovered.engine
+
+    def snapshot() -> str:
+        return take_snapshot(engine, archive=settings.archive)
+
+    upkeep = Upkeep(
+        engine,
+        elapsed_mark_ms=span_ms(settings.elapsed_mark, "elapsed_mark"),
+        snapshot=snapshot,
+        wants_snapshot=lambda: wants_snapshot(engine),
+    )
+    driver = Driver(upkeep, clock.waiter()) if has_driver else None
+    store = WheelDB(
+        engine, upkeep, driver, settings, recovered.report, lock.release
+    )
+    engine.decider.existing = store._present
+    return store
+
+
+def recovery_options(
+    disk: Disk, layout: Layout, entropy: Entropy, settings: Settings
+) -> Options:
+    """Return what recovery needs to know."""
+    is_flash = settings.profile == "flash"
+    if settings.profile == "auto":
+        # Unknown devices are taken for flash: it costs a block, not a task.
+        is_flash = disk.is_flash(layout.path) is not False
+    return Options(
+        entropy=entropy,
+        segment_bytes=settings.segment_bytes,
+        block_align=is_flash,
+        window_max=settings.window_max,
+        bounds=Bounds(
+            tasks_max=settings.tasks_max,
+            bytes_max=settings.bytes_max,
+            retention_ms=span_ms(settings.retention, "retention"),
+            recoveries_max=settings.recoveries_max,
+        ),
+        thresholds=Thresholds(),
+        reserve=settings.reserve,
+        release=RELEASE,
+    )
+
+
+def _open_readonly(
+    disk: Disk, layout: Layout, clock: Clock, entropy: Entropy, settings: Settings
+) -> WheelDB:
+    if disk.info(layout.path) is None:
+        raise FileNotFoundError(errno.ENOENT, "there is no store", layout.path)
+    database = recovery.read_format(disk, layout)
+    if database is None:
+        raise FormatError(f"{layout.path} is not a wheeldb store")
+    state, digests, scan, keeper = recovery.read_store(
+        disk,
+        layout,
+        database,
+        clock,
+        recovery_options(disk, layout, entropy, settings),
+    )
+    engine = ReadonlyEngine(
+        disk, layout.path, database, clock, keeper, state, scan, digests
+    )
+    return WheelDB(
+        engine,
+        None,
+        None,
+        settings,
+        recovery.readonly_report(scan, engine),
+        lambda: None,
+    )
+
+
+# The directory and its lock.
+
+
+def _prepare_directory(disk: Disk, layout: Layout, create: bool) -> None:
+    """Look at the directory, make it if need be, and refuse what can't be used."""
+    path = layout.path
+    info = disk.info(path)
+    if info is None:
+        if not create:
+            raise FileNotFoundError(errno.ENOENT, "there is no store", path)
+        disk.make_directory(path)
+        info = disk.info(path)
+    assert info is not None, f"{path} was made and is not there"
+    if not info.is_directory:
+        raise NotADirectoryError(errno.ENOTDIR, "a store is a directory", path)
+    if isinstance(disk, OsDisk) and info.owner != os.geteuid():
+        raise PermissionError(
+            errno.EPERM,
+            f"the directory belongs to uid {info.owner}, this is uid {os.geteuid()}; "
+            "open it as its owner",
+            path,
+        )
+    name = disk.file_system(path)
+    if name in NETWORK_FILE_SYSTEMS:
+        raise OSError(
+            errno.ENOTSUP,
+            f"a store can't live on {name}: neither locks nor syncs are reliable over "
+            "a network; choose a local directory",
+            path,
+        )
+
+
+def _require_empty(disk: Disk, layout: Layout, create: bool) -> None:
+    """Refuse to make a store where something else lies."""
+    if not create:
+        raise FileNotFoundError(errno.ENOENT, "there is no store", layout.path)
+    known = {"LOCK", "FORMAT.tmp", "log", "index", "snapshots", "aside", "lost+found"}
+    others = [name for name in disk.list(layout.path) if name not in known]
+    if others:
+        raise FormatError(
+            f"{layout.path} is no wheeldb store and not empty (there is "
+            f"{others[0]!r}); choose another directory"
+        )
+
+
+def _lock(disk: Disk, layout: Layout) -> Lock:
+    try:
+        return disk.lock(f"{layout.path}/LOCK")
+    except LockHeld as held:
+        raise LockedError(layout.path, held.holder) from held
+
+
+def _holder_text() -> str:
+    command = " ".join(sys.argv) if sys.argv and sys.argv[0] else "python"
+    return f"pid {os.getpid()} ({command[:200]})"
+

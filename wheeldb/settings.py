@@ -1,0 +1,101 @@
+"""What a store was opened with, judged.
+
+Every option has its bounds here; what is out of them is refused before anything is
+touched.
+"""
+
+from dataclasses import dataclass
+
+from wheeldb.engine.request import span_ms
+
+__all__ = ("Settings",)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """The options of one opening.
+
+    Attributes:
+        durability: ``"fsync"``: a power cut loses nothing acknowledged. ``"written"``:
+            a killed process loses nothing, a power cut the last moments. ``"memory"``:
+            for tests.
+        profile: ``"flash"`` never writes an acknowledged block again, ``"disk"`` packs
+            tighter, ``"auto"`` looks at the device.
+        node: A name for this store, for people.
+        author: Who is behind the calls, as events tell it.
+        window_max: Tasks in memory, about.
+        segment_bytes: Size of the log's files.
+        payload_bytes_max: The largest payload.
+        batch_max: Tasks in one call.
+        tasks_max: Unfinished tasks, ``None`` for no limit.
+        bytes_max: Their payloads in bytes, likewise.
+        retention: Seconds for which a finished id of the caller is remembered.
+        retention_max: How many of them at most.
+        archive: Keep every segment of the log.
+        reserve: Keep room for finishing tasks on a full disk.
+        elapsed_mark: Seconds between two anchors while a delay is pending.
+        recoveries_max: Attempts that may be cut short by the death of the process.
+        shutdown_budget: Seconds that closing may take.
+    """
+
+    durability: str = "fsync"
+    profile: str = "auto"
+    node: str | None = None
+    author: str = "library"
+    window_max: int = 50_000
+    segment_bytes: int = 16 * 2**20
+    payload_bytes_max: int = 64 * 2**10
+    batch_max: int = 10_000
+    tasks_max: int | None = None
+    bytes_max: int | None = None
+    retention: float = 86_400.0
+    retention_max: int = 100_000
+    archive: bool = False
+    reserve: bool = True
+    elapsed_mark: float = 60.0
+    recoveries_max: int = 3
+    shutdown_budget: float = 10.0
+
+    def __post_init__(self) -> None:
+        """Refuse what is out of its bounds.
+
+        Raises:
+            TypeError, ValueError: With the option's name.
+        """
+        _one_of("durability", self.durability, ("fsync", "written", "memory"))
+        _one_of("profile", self.profile, ("auto", "disk", "flash"))
+        if self.node is not None and type(self.node) is not str:
+            raise TypeError(f"node is a {type(self.node).__name__}, not a str")
+        _between("window_max", self.window_max, 100, 10_000_000)
+        _between("segment_bytes", self.segment_bytes, 64 * 2**10, 2**30)
+        _between("payload_bytes_max", self.payload_bytes_max, 1, 16 * 2**20)
+        _between("batch_max", self.batch_max, 1, 1_000_000)
+        if self.tasks_max is not None:
+            _between("tasks_max", self.tasks_max, 0, 2**53)
+        if self.bytes_max is not None:
+            _between("bytes_max", self.bytes_max, 0, 2**53)
+        _between("retention_max", self.retention_max, 0, 100_000_000)
+        _between("recoveries_max", self.recoveries_max, 0, 1_000_000)
+        for name in ("archive", "reserve"):
+            if type(getattr(self, name)) is not bool:
+                raise TypeError(f"{name} is not a bool")
+        for name in ("retention", "elapsed_mark", "shutdown_budget"):
+            if span_ms(getattr(self, name), name) < 0:
+                raise ValueError(f"{name} is negative")
+
+    @property
+    def is_synced(self) -> bool:
+        """Whether calls wait for a sync of their own."""
+        return self.durability == "fsync"
+
+
+def _one_of(name: str, value: object, allowed: tuple[str, ...]) -> None:
+    if value not in allowed:
+        raise ValueError(f"{name} is {value!r}; it is one of {allowed}")
+
+
+def _between(name: str, value: object, low: int, high: int) -> None:
+    if type(value) is not int:
+        raise TypeError(f"{name} is a {type(value).__name__}, not an int")
+    if not low <= value <= high:
+        raise ValueError(f"{name} is {value}; it lies between {low} and {high}")
