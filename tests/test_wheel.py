@@ -435,6 +435,17 @@ def test_leftovers_stay_in_order_beside_new_entries() -> None:
     assert list(wheel.entries()) == model[-1:]
 
 
+def test_entries_are_placed_as_seen_from_now() -> None:
+    # Seen from where the wheel began, or from what came out last, both would lie at a
+    # coarse level.
+    wheel = Wheel(NOW_MS)
+    wheel.insert(entry_of(NOW_MS + DAY_MS))
+    assert len(wheel.advance(NOW_MS + 30 * DAY_MS)) == 1
+    wheel.insert(entry_of(NOW_MS + 30 * DAY_MS))
+    wheel.insert(entry_of((NOW_MS + 30 * DAY_MS) | 255))
+    assert wheel.statistics().level_counts[0] == 2
+
+
 def test_time_does_not_go_back() -> None:
     wheel = Wheel(NOW_MS)
     wheel.advance(NOW_MS + 5)
@@ -526,6 +537,10 @@ def test_heap_of_a_slot_does_not_keep_what_was_cancelled() -> None:
         if number % 50 == 0:
             wheel.next_expiration()
             assert wheel.check() == []
+    wheel.insert_many(entry_of(NOW_MS + 70_000, number) for number in range(5_000))
+    wheel.next_expiration()
+    wheel.trim(100)
+    assert wheel.check() == []
     assert drain(wheel, NOW_MS + 70_000) == stay
 
 

@@ -143,7 +143,7 @@ class Wheel:
             Whether it is new; an entry that is in the wheel already stays.
         """
         assert entry < _ENTRY_LIMIT, f"entry {entry:#x} is outside the wheel"
-        # `_position`, written out here and below: the call would cost a fifth more.
+        # `_position`, written out here and below to spare a call.
         due = entry >> DUE_SHIFT
         hand = self._hand
         if due < hand:
@@ -164,7 +164,7 @@ class Wheel:
         return True
 
     def insert_many(self, entries: Iterable[int]) -> int:
-        """Put all of `entries` into the wheel, as `insert` does, a quarter quicker.
+        """Put all of `entries` into the wheel, as `insert` does but quicker.
 
         If the iterable raises, the entries before that are in the wheel.
 
