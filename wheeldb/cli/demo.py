@@ -257,10 +257,11 @@ def _show(report: Report, story: Story) -> None:
 
 def _recovery_line(recovery: object) -> str:
     assert isinstance(recovery, dict), recovery
-    return ", ".join(
-        f"{name.replace('_', ' ')} {value}"
-        for name, value in recovery.items()
-        if value is not None
+    return (
+        f"{recovery['reason']}, index {recovery['index']}; "
+        f"{recovery['events']} events read, {recovery['torn_bytes']} torn bytes, "
+        f"{recovery['interrupted']} tasks interrupted, "
+        f"{1_000 * recovery['duration']:.0f} ms"
     )
 
 
@@ -275,6 +276,9 @@ def _print_verdict(story: Story) -> None:
     )
     titles = {"boarding": "boarding", "gate": "gate closes", "real": "real clock"}
     groups = list(story.tallies)
+    if not groups:
+        print(f"FAILED: {story.failure}")
+        return
     rows: list[tuple[object, ...]] = [
         (
             name.replace("again_", "again, ").replace("_", " "),

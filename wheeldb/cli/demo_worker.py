@@ -167,9 +167,9 @@ def _schedule(
 
 
 def _work(db: wheeldb.WheelDB, report: Callable[..., None], rate: int) -> int:
-    """Run what is due, or wait half a second for it; return how many tasks ran."""
+    """Run what is due, or wait a little for it; return how many tasks ran."""
     queues = ["boarding", "gates", "ticks"]
-    with db.lease(queues, limit=LEASES, wait=0.5 * rate) as leases:
+    with db.lease(queues, limit=LEASES, wait=1.0) as leases:
         for lease in leases:
             report("started", id=lease.id, may_have_run=lease.may_have_run)
             report("finishing", id=lease.id)

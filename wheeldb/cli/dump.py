@@ -18,7 +18,7 @@ __all__ = ("configure", "run")
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the verb's arguments."""
     parser.add_argument("directory", metavar="DIR")
-    parser.add_argument("--from-lsn", type=int, metavar="LSN")
+    parser.add_argument("--from-lsn", type=int, default=0, metavar="LSN")
     parser.add_argument("--task", metavar="ID", help="only the events of this task")
     parser.add_argument("--json", action="store_true", help="always so")
 
@@ -29,10 +29,10 @@ def run(arguments: argparse.Namespace) -> int:
         if arguments.task is not None:
             events = iter(db.history(arguments.task))
         else:
-            events = db.events(arguments.from_lsn)
+            events = db.events(max(arguments.from_lsn - 1, 0))
         count = 0
         for event in events:
-            if arguments.from_lsn is None or event.lsn >= arguments.from_lsn:
+            if event.lsn >= arguments.from_lsn:
                 print_json(event)
                 count += 1
     say(f"{count} events" if count != 1 else "1 event")

@@ -54,8 +54,9 @@ def open_to_write(directory: str, *, create: bool = False) -> wheeldb.WheelDB:
     Raises:
         PermissionError: The directory belongs to somebody else.
     """
+    author = f"command line, uid {os.getuid()}"
     take_owner(directory)
-    return wheeldb.open(directory, create=create, driver=False)
+    return wheeldb.open(directory, create=create, driver=False, author=author)
 
 
 def take_owner(directory: str) -> None:
@@ -76,6 +77,9 @@ def take_owner(directory: str) -> None:
             f"{directory} belongs to uid {info.st_uid} and this is uid {user}; "
             f"run it as its owner: sudo -u '#{info.st_uid}' wheeldb …"
         )
+    # Root's own Python may be unreadable to others. What opening a store imports on its
+    # way is imported by opening one.
+    wheeldb.open(":memory:", driver=False).close()
     # The order matters: without root's uid the groups could no longer be changed.
     os.setgroups([])
     os.setgid(info.st_gid)
