@@ -1,4 +1,4 @@
-"""The wheel's benchmark runs, as a file and as a module; speed is no test's business."""
+"""The wheel's benchmark runs, as a file and as a module; its figures aren't tested."""
 
 import json
 import subprocess
