@@ -13,19 +13,18 @@ and ``BatchRefused`` says which.  An exception in the block writes nothing eithe
 """
 
 from collections.abc import Callable, Sequence
+from datetime import datetime
 from types import TracebackType
-from typing import TYPE_CHECKING, Self, Unpack
+from typing import Self, Unpack
 
+from wheeldb.access import Access
+from wheeldb.engine import admission, amendment
+from wheeldb.engine.admission import Scheduled
 from wheeldb.engine.commit import Need
-from wheeldb.engine.decide import Decider, Scheduled
+from wheeldb.engine.decide import Decider
 from wheeldb.engine.row import Row
 from wheeldb.errors import BatchRefused, TaskError
 from wheeldb.model import CancelOutcome, NewTask, Seconds, TaskOptions
-
-if TYPE_CHECKING:
-    from datetime import datetime
-
-    from wheeldb.store import WheelDB
 
 __all__ = ("Batch",)
 
@@ -39,8 +38,8 @@ class Batch:
         results: After the block: one receipt or outcome per call, in order.
     """
 
-    def __init__(self, store: "WheelDB") -> None:
-        self._store = store
+    def __init__(self, access: Access) -> None:
+        self._access = access
         self._operations: list[tuple[_Operation, CancelOutcome | None]] = []
         self._size = 0
         self._is_open = False
@@ -54,8 +53,10 @@ class Batch:
         Raises:
             TypeError, ValueError: For an argument that can't be right.
         """
-        request = self._store._request([NewTask(name, payload, **options)], many=False)
-        self._add(lambda decider: decider.schedule(request), size=len(request))
+        request = self._access.request([NewTask(name, payload, **options)], many=False)
+        self._add(
+            lambda decider: admission.schedule(decider, request), size=len(request)
+        )
 
     def schedule_many(self, tasks: Sequence[NewTask]) -> None:
         """Schedule several tasks; their result is a sequence of receipts.
@@ -63,12 +64,15 @@ class Batch:
         Raises:
             TypeError, ValueError: For an argument that can't be right.
         """
-        request = self._store._request(tasks, many=True)
+        request = self._access.request(tasks, many=True)
         if len(request):
-            self._add(lambda decider: [decider.schedule(request)], size=len(request))
+            self._add(
+                lambda decider: [admission.schedule(decider, request)],
+                size=len(request),
+            )
 
     def cancel(
-        self, id: str, *, running: bool = False, expect: CancelOutcome | None = None  # noqa: A002
+        self, id: str, *, running: bool = False, expect: CancelOutcome | None = None
     ) -> None:
         """Cancel a task; see ``WheelDB.cancel``.
 
@@ -77,37 +81,42 @@ class Batch:
             running: End a running attempt, too.
             expect: The outcome without which the whole batch is refused.
         """
-        self._add(lambda decider: decider.cancel(id, running=running), expect=expect)
+        self._add(
+            lambda decider: amendment.cancel(decider, id, running=running),
+            expect=expect,
+        )
 
     def reschedule(
         self,
-        id: str,  # noqa: A002
+        id: str,
         *,
         delay: Seconds | None = None,
-        at: "datetime | None" = None,
+        at: datetime | None = None,
         expect_lsn: int | None = None,
     ) -> None:
         """Give a task another due time; see ``WheelDB.reschedule``."""
-        timeline, due_ms = self._store._due(delay, at)
+        timeline, due_ms = self._access.due(delay, at)
         self._add(
-            lambda decider: decider.reschedule(id, timeline, due_ms, expect_lsn)
+            lambda decider: amendment.reschedule(
+                decider, id, timeline, due_ms, expect_lsn
+            )
         )
 
-    def revive(self, id: str) -> None:  # noqa: A002
+    def revive(self, id: str) -> None:
         """Make a dead task due again; its result is how many were: 0 or 1."""
-        self._add(lambda decider: int(decider.revive(id)))
+        self._add(lambda decider: int(amendment.revive(decider, id)))
 
-    def run_now(self, id: str) -> None:  # noqa: A002
+    def run_now(self, id: str) -> None:
         """Make a task due at once; see ``WheelDB.run_now``."""
-        self._add(lambda decider: decider.run_now(id))
+        self._add(lambda decider: amendment.run_now(decider, id))
 
-    def pause(self, id: str) -> None:  # noqa: A002
+    def pause(self, id: str) -> None:
         """Pause a task; see ``WheelDB.pause``."""
-        self._add(lambda decider: decider.pause(id))
+        self._add(lambda decider: amendment.pause(decider, id))
 
-    def resume(self, id: str, *, now: bool = False) -> None:  # noqa: A002
+    def resume(self, id: str, *, now: bool = False) -> None:
         """Resume a task; see ``WheelDB.resume``."""
-        self._add(lambda decider: decider.resume(id, now=now))
+        self._add(lambda decider: amendment.resume(decider, id, now=now))
 
     def _add(
         self,
@@ -146,19 +155,17 @@ class Batch:
     def _commit(self) -> None:
         if not self._operations:
             return
-        results = self._store._commit(
-            self._decide, need=Need.REFUSE, size=self._size
-        )
+        results = self._access.commit(self._decide, need=Need.REFUSE, size=self._size)
         self.results = [self._present(result) for result in results]
 
     def _present(self, result: object) -> object:
-        store = self._store
+        access = self._access
         if isinstance(result, Scheduled):
-            return store._receipts(result, None)[0]
+            return access.receipts(result, None)[0]
         if isinstance(result, list):
-            return store._receipts(result[0], None)
+            return access.receipts(result[0], None)
         if isinstance(result, Row):
-            return store._receipt(result)
+            return access.receipt(result)
         return result
 
     def __enter__(self) -> Self:

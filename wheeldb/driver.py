@@ -74,7 +74,9 @@ class Driver:
         if (
             until_ms is None
             or soon_ms < until_ms
-            or (wall_ms is not None and (wait.wall_ms is None or wall_ms < wait.wall_ms))
+            or (
+                wall_ms is not None and (wait.wall_ms is None or wall_ms < wait.wall_ms)
+            )
         ):
             self._wait = None
             self._waiter.wake()
@@ -93,6 +95,6 @@ class Driver:
         except ClosedError:
             if not self._is_stopping:
                 raise
-        except BaseException as error:  # noqa: BLE001  # kept, and told at every call
+        except BaseException as error:  # kept, and told at every call
             self.failure = error
             self._upkeep.engine.wake_waiters()

@@ -14,20 +14,24 @@ that was lost (it ran out and another attempt began, or the task was replaced) r
 """
 
 import contextlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 from types import TracebackType
-from typing import TYPE_CHECKING, Self
+from typing import Self
 
+from wheeldb.access import Access
+from wheeldb.engine import attempts
+from wheeldb.engine.commit import Need
+from wheeldb.engine.request import delay_ms, span_ms
 from wheeldb.engine.row import Row
+from wheeldb.errors import LeaseLost
 from wheeldb.events import F
 from wheeldb.model import NewTask, Seconds, Task
-from wheeldb.payload import unpack_payload
-
-if TYPE_CHECKING:
-    from wheeldb.store import WheelDB
+from wheeldb.payload import pack_payload, unpack_payload
 
 __all__ = ("Lease", "Leases")
+
+ERROR_CHARS_MAX = 2_000
 
 
 class Lease:
@@ -46,8 +50,8 @@ class Lease:
         headers: What the caller passed along.
     """
 
-    def __init__(self, store: "WheelDB", row: Row, late: float) -> None:
-        self._store = store
+    def __init__(self, access: Access, row: Row, late: float) -> None:
+        self._access = access
         self._row = row
         self._until_ms = row.until_ms
         self._is_settled = False
@@ -78,7 +82,7 @@ class Lease:
     @property
     def due_at(self) -> datetime | None:
         """When it was due; ``None`` for a delay while the clock is untrusted."""
-        return self._store._due_at(self._row)
+        return self._access.presenter.due_at(self._row.timeline, self._row.due_ms)
 
     @property
     def cursor(self) -> object:
@@ -89,17 +93,17 @@ class Lease:
     @property
     def task(self) -> Task:
         """The task as it was when it was leased."""
-        return self._store._present(self._row)
+        return self._access.present(self._row)
 
     @property
     def remaining(self) -> float:
         """Seconds until the lease runs out; negative when it has."""
-        return (self._until_ms - self._store._boottime_ms()) / 1000
+        return (self._until_ms - self._access.boottime_ms()) / 1000
 
     @property
     def deadline(self) -> datetime | None:
         """The instant at which it runs out, by the wall clock of this moment."""
-        return self._store._instant_in(self.remaining)
+        return self._access.instant_in(self.remaining)
 
     def ack(self, result: object = None, then: Sequence[NewTask] = ()) -> None:
         """Finish the task; what is in ``then`` is scheduled in the same step.
@@ -113,12 +117,20 @@ class Lease:
             TaskExists, StaleVersion, QueueFull: A follow-up was refused; the lease
                 stays.
         """
-        self._store._ack(self, result, then)
+        access, row = self._access, self._row
+        packed = None
+        if result is not None:
+            packed = pack_payload(result, access.limits.payload_bytes_max)
+        request = access.request(then, many=True) if then else None
+        access.commit(
+            lambda decider: attempts.ack(
+                decider, row.number, row.fence, self.id, packed, request
+            ),
+            need=Need.REFUSE if then else Need.RESERVE,
+        )
         self._is_settled = True
 
-    def nack(
-        self, error: BaseException | str, retry_in: Seconds | None = None
-    ) -> None:
+    def nack(self, error: BaseException | str, retry_in: Seconds | None = None) -> None:
         """Note that the attempt failed: the task waits for the next one, or is dead.
 
         Args:
@@ -128,7 +140,20 @@ class Lease:
         Raises:
             LeaseLost: If the lease is stale.
         """
-        self._store._nack(self, error, retry_in)
+        row = self._row
+        text = error if isinstance(error, str) else _describe(error)
+        retry_ms = None if retry_in is None else delay_ms(retry_in)
+        self._access.commit(
+            lambda decider: attempts.nack(
+                decider,
+                row.number,
+                row.fence,
+                self.id,
+                text[:ERROR_CHARS_MAX],
+                retry_ms,
+            ),
+            need=Need.BALLAST,
+        )
         self._is_settled = True
 
     def release(self, delay: Seconds = 0) -> None:
@@ -137,7 +162,8 @@ class Lease:
         Raises:
             LeaseLost: If the lease is stale.
         """
-        self._store._release([self], delay)
+        if release_leases(self._access, [self], delay_ms(delay)):
+            raise LeaseLost(f"{self.id!r} is no longer leased under fence {self.fence}")
         self._is_settled = True
 
     def reject(self, reason: str) -> None:
@@ -146,7 +172,15 @@ class Lease:
         Raises:
             LeaseLost: If the lease is stale.
         """
-        self._store._reject(self, reason)
+        row = self._row
+        if type(reason) is not str:
+            raise TypeError(f"the reason is a {type(reason).__name__}, not a str")
+        self._access.commit(
+            lambda decider: attempts.reject(
+                decider, row.number, row.fence, self.id, reason[:ERROR_CHARS_MAX]
+            ),
+            need=Need.RESERVE,
+        )
         self._is_settled = True
 
     def renew(self, seconds: Seconds | None = None) -> None:
@@ -155,7 +189,19 @@ class Lease:
         Raises:
             LeaseLost: If the lease is stale.
         """
-        self._until_ms = self._store._renew(self, seconds)
+        access, row = self._access, self._row
+        lease_ms = None if seconds is None else span_ms(seconds, "the lease")
+        if lease_ms is not None and lease_ms < 1:
+            raise ValueError(f"a lease of {seconds!r} seconds; it lasts 1 ms at least")
+        self._until_ms = access.commit(
+            lambda decider: attempts.renew(
+                decider, row.number, row.fence, self.id, lease_ms
+            ),
+            need=Need.BALLAST,
+            synced=False,
+        )
+        if access.upkeep is not None:
+            access.upkeep.watch_lease(row.number, self._until_ms)
 
     def save(self, cursor: object) -> None:
         """Keep a resume point for the next attempt; durable on return.
@@ -163,7 +209,14 @@ class Lease:
         Raises:
             LeaseLost: If the lease is stale.
         """
-        self._store._save(self, cursor)
+        access, row = self._access, self._row
+        packed = pack_payload(cursor, access.limits.payload_bytes_max)
+        access.commit(
+            lambda decider: attempts.save(
+                decider, row.number, row.fence, self.id, packed
+            ),
+            need=Need.BALLAST,
+        )
 
     @contextlib.contextmanager
     def keep(self) -> Iterator[Self]:
@@ -171,11 +224,13 @@ class Lease:
 
         The driver does it (or ``poll``), each time a third of the lease has passed.
         """
-        self._store._keep(self)
+        upkeep = self._access.upkeep
+        assert upkeep is not None, "a store that only reads leases nothing"
+        upkeep.keep_lease(self._row)
         try:
             yield self
         finally:
-            self._store._keep_no_more(self)
+            upkeep.keep_lease_no_more(self._row)
 
     def __enter__(self) -> Self:
         self.renew()
@@ -204,9 +259,9 @@ class Lease:
 class Leases(list[Lease]):
     """A list of leases; as a context manager it releases what was not settled."""
 
-    def __init__(self, leases: Sequence[Lease], release: Callable[[list[Lease]], None]):
+    def __init__(self, access: Access, leases: Sequence[Lease]) -> None:
         super().__init__(leases)
-        self._release = release
+        self._access = access
 
     def __enter__(self) -> Self:
         return self
@@ -219,4 +274,17 @@ class Leases(list[Lease]):
     ) -> None:
         left = [lease for lease in self if not lease._is_settled]
         if left:
-            self._release(left)
+            # What was lost meanwhile is somebody else's now.
+            release_leases(self._access, left, 0)
+
+
+def release_leases(access: Access, leases: Sequence[Lease], wait_ms: int) -> list[int]:
+    """Give leases back unused, in one frame; return the positions of what was lost."""
+    keys = [(lease.number, lease.fence, lease.id) for lease in leases]
+    return access.commit(
+        lambda decider: attempts.release(decider, keys, wait_ms), need=Need.RESERVE
+    )
+
+
+def _describe(error: BaseException) -> str:
+    return f"{type(error).__name__}: {error}"

@@ -172,10 +172,8 @@ def _open_locked(
         wants_snapshot=lambda: wants_snapshot(engine),
     )
     driver = Driver(upkeep, clock.waiter()) if has_driver else None
-    store = WheelDB(
-        engine, upkeep, driver, settings, recovered.report, lock.release
-    )
-    engine.decider.existing = store._present
+    store = WheelDB(engine, upkeep, driver, settings, recovered.report, lock.release)
+    engine.decider.existing = store._access.present
     return store
 
 
@@ -287,4 +285,3 @@ def _lock(disk: Disk, layout: Layout) -> Lock:
 def _holder_text() -> str:
     command = " ".join(sys.argv) if sys.argv and sys.argv[0] else "python"
     return f"pid {os.getpid()} ({command[:200]})"
-

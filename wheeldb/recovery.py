@@ -27,6 +27,7 @@ from wheeldb.clock import Clock
 from wheeldb.clock.hlc import HybridClock
 from wheeldb.clock.timekeeper import Continuation, Timekeeper
 from wheeldb.disk import Disk, read_exactly, replace_file
+from wheeldb.engine import attempts
 from wheeldb.engine.checkpoint import (
     DIGESTS_NAME,
     TABLES_NAME,
@@ -39,7 +40,7 @@ from wheeldb.engine.decide import Bounds, Decider
 from wheeldb.engine.digests import Digests
 from wheeldb.engine.engine import Engine, Thresholds
 from wheeldb.engine.fold import Fact, apply
-from wheeldb.engine.row import Finished, Row
+from wheeldb.engine.row import Row
 from wheeldb.engine.snapshots import load_snapshot
 from wheeldb.engine.state import State
 from wheeldb.engine.tables import pack_tables, unpack_tables
@@ -326,8 +327,7 @@ def open_store(
             end.is_clean or is_same_boot,
         )  # fmt: skip
     )
-    decider.interrupt(
-        interrupted,
+    attempts.interrupt(decider, interrupted,
         options.bounds.recoveries_max if is_same_boot else RECOVERIES_MAX_NEW_BOOT,
     )
     hlc.restore(decider.stamp - 1)

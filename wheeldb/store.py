@@ -18,35 +18,29 @@ import contextlib
 import os
 import weakref
 from collections.abc import Callable, Iterator, Sequence
-from datetime import datetime, timedelta
+from datetime import datetime
 from pathlib import Path
 from types import TracebackType
 from typing import Self, TypeVar, Unpack
 
+from wheeldb.access import Access
 from wheeldb.batch import Batch
 from wheeldb.care import Statistics, check_store, gather_statistics, take_snapshot
 from wheeldb.closing import close_engine
 from wheeldb.driver import Driver
+from wheeldb.engine import amendment, attempts
 from wheeldb.engine.commit import Need
-from wheeldb.engine.decide import Decider, Scheduled
 from wheeldb.engine.engine import Engine
 from wheeldb.engine.history import History, iterate_log, read_history, watch_events
 from wheeldb.engine.listing import Filter, iterate_tasks
 from wheeldb.engine.request import (
-    Limits,
-    Request,
-    build,
-    delay_ms,
-    instant_ms,
     judge_text,
     lookup_id,
-    span_ms,
 )
 from wheeldb.engine.row import DEAD, Finished, Row
 from wheeldb.engine.upkeep import Upkeep
-from wheeldb.engine.values import Presenter, Receipts, instant
-from wheeldb.errors import ClosedError, LeaseLost, StorePoisoned, TaskNotFound
-from wheeldb.events import ELAPSED, WALL
+from wheeldb.errors import TaskNotFound
+from wheeldb.events import WALL
 from wheeldb.leases import Lease, Leases
 from wheeldb.model import (
     CancelOutcome,
@@ -59,7 +53,6 @@ from wheeldb.model import (
     TaskOptions,
     TaskState,
 )
-from wheeldb.payload import pack_payload
 from wheeldb.recovery import RecoveryReport
 from wheeldb.settings import Settings
 
@@ -89,12 +82,7 @@ class WheelDB:
         self._settings = settings
         self._report = report
         self._release_lock = release_lock
-        self._presenter = Presenter(engine.keeper)
-        self._limits = Limits(
-            payload_bytes_max=settings.payload_bytes_max,
-            batch_max=settings.batch_max,
-        )
-        self._closed_because = ""
+        self._access = Access(engine, upkeep, driver, settings)
         if driver is not None:
             engine.alarm = driver.alarm
             engine.nudge = driver.nudge
@@ -137,8 +125,10 @@ class WheelDB:
             QueueFull, StorageFullError: There is no room.
             CommitUnknown, StorePoisoned: The log failed.
         """
-        request = self._request([NewTask(name, payload, **options)], many=False)
-        return self._receipts(self._schedule(request), request.durability)[0]
+        request = self._access.request([NewTask(name, payload, **options)], many=False)
+        return self._access.receipts(
+            self._access.schedule(request), request.durability
+        )[0]
 
     def schedule_many(self, tasks: Sequence[NewTask]) -> Sequence[Receipt]:
         """Schedule tasks together: one frame, all or nothing.
@@ -149,17 +139,17 @@ class WheelDB:
         Raises:
             As ``schedule``; the error's ``index`` tells which task it was.
         """
-        request = self._request(tasks, many=True)
+        request = self._access.request(tasks, many=True)
         if not len(request):
             return []
-        return self._receipts(self._schedule(request), request.durability)
+        return self._access.receipts(self._access.schedule(request), request.durability)
 
     def batch(self) -> Batch:
         """Return a batch: several changes, one frame, one sync, all or nothing."""
-        self._require_open()
-        return Batch(self)
+        self._access.require_open()
+        return Batch(self._access)
 
-    def cancel(self, id: str, *, running: bool = False) -> CancelOutcome:  # noqa: A002
+    def cancel(self, id: str, *, running: bool = False) -> CancelOutcome:
         """Cancel a task.
 
         Args:
@@ -170,13 +160,14 @@ class WheelDB:
             ``CANCELLED`` (also if it was before), ``LEASED`` (it runs now and will not
             be retried), ``FINISHED`` or ``UNKNOWN``.
         """
-        return self._commit(
-            lambda decider: decider.cancel(id, running=running), need=Need.RESERVE
+        return self._access.commit(
+            lambda decider: amendment.cancel(decider, id, running=running),
+            need=Need.RESERVE,
         )
 
     def reschedule(
         self,
-        id: str,  # noqa: A002
+        id: str,
         *,
         delay: Seconds | None = None,
         at: datetime | None = None,
@@ -194,16 +185,18 @@ class WheelDB:
             TaskNotFound: No unfinished task has the id.
             StaleVersion: It was changed after ``expect_lsn``.
         """
-        timeline, due_ms = self._due(delay, at)
-        row = self._commit(
-            lambda decider: decider.reschedule(id, timeline, due_ms, expect_lsn),
+        timeline, due_ms = self._access.due(delay, at)
+        row = self._access.commit(
+            lambda decider: amendment.reschedule(
+                decider, id, timeline, due_ms, expect_lsn
+            ),
             need=Need.BALLAST,
         )
-        return self._receipt(row)
+        return self._access.receipt(row)
 
     def revive(
         self,
-        id: str | None = None,  # noqa: A002
+        id: str | None = None,
         *,
         queue: str | None = None,
         name: str | None = None,
@@ -223,7 +216,9 @@ class WheelDB:
         """
         if id is not None:
             return int(
-                self._commit(lambda decider: decider.revive(id), need=Need.BALLAST)
+                self._access.commit(
+                    lambda decider: amendment.revive(decider, id), need=Need.BALLAST
+                )
             )
         if queue is None and name is None and tag is None:
             raise TypeError("give an id, or a queue, name or tag")
@@ -233,17 +228,19 @@ class WheelDB:
                 revived += self.revive(task.id)
         return revived
 
-    def run_now(self, id: str) -> Receipt:  # noqa: A002
+    def run_now(self, id: str) -> Receipt:
         """Make a task due at once, whatever it waits for.
 
         Raises:
             TaskNotFound: No unfinished task has the id.
         """
-        return self._receipt(
-            self._commit(lambda decider: decider.run_now(id), need=Need.BALLAST)
+        return self._access.receipt(
+            self._access.commit(
+                lambda decider: amendment.run_now(decider, id), need=Need.BALLAST
+            )
         )
 
-    def pause(self, id: str | None = None, *, queue: str | None = None) -> None:  # noqa: A002
+    def pause(self, id: str | None = None, *, queue: str | None = None) -> None:
         """Keep a task, or a queue's tasks, from being started until resumed.
 
         Raises:
@@ -252,17 +249,19 @@ class WheelDB:
         """
         self._require_one(id, queue)
         if id is not None:
-            self._commit(lambda decider: decider.pause(id), need=Need.BALLAST)
+            self._access.commit(
+                lambda decider: amendment.pause(decider, id), need=Need.BALLAST
+            )
         else:
-            self._commit(
-                lambda decider: decider.pause_queue(queue),  # type: ignore[arg-type]
+            self._access.commit(
+                lambda decider: amendment.pause_queue(decider, queue),  # type: ignore[arg-type]
                 need=Need.BALLAST,
             )
             self._engine.queue_changed()
 
     def resume(
         self,
-        id: str | None = None,  # noqa: A002
+        id: str | None = None,
         *,
         queue: str | None = None,
         now: bool = False,
@@ -280,10 +279,13 @@ class WheelDB:
         """
         self._require_one(id, queue)
         if id is not None:
-            self._commit(lambda decider: decider.resume(id, now=now), need=Need.BALLAST)
+            self._access.commit(
+                lambda decider: amendment.resume(decider, id, now=now),
+                need=Need.BALLAST,
+            )
             return
-        self._commit(
-            lambda decider: decider.resume_queue(queue),  # type: ignore[arg-type]
+        self._access.commit(
+            lambda decider: amendment.resume_queue(decider, queue),  # type: ignore[arg-type]
             need=Need.BALLAST,
         )
         self._engine.queue_changed()
@@ -294,11 +296,11 @@ class WheelDB:
 
     # Looking.
 
-    def get(self, id: str) -> Task | None:  # noqa: A002
+    def get(self, id: str) -> Task | None:
         """Return a task as it stands, ``None`` if nothing is known under the id."""
-        self._require_open()
+        self._access.require_open()
         kept = self._engine.find(id)
-        return None if kept is None else self._present(kept)
+        return None if kept is None else self._access.present(kept)
 
     def tasks(
         self,
@@ -325,7 +327,7 @@ class WheelDB:
             after: Go on behind this task: the last one seen, its id or number.  A task
                 that exists throughout is listed exactly once, whatever happens.
         """
-        self._require_open()
+        self._access.require_open()
         wanted = Filter(
             state=None if state is None else TaskState(state),
             queue=queue,
@@ -335,7 +337,7 @@ class WheelDB:
             due_before=due_before,
         )
         return iterate_tasks(
-            self._engine, self._present, wanted, limit, self._number(after)
+            self._engine, self._access.present, wanted, limit, self._number(after)
         )
 
     def _number(self, after: Task | str | int | None) -> int:
@@ -356,18 +358,18 @@ class WheelDB:
             )
         return kept.number
 
-    def history(self, id: str) -> History:  # noqa: A002
+    def history(self, id: str) -> History:
         """Return what happened to a task, oldest first.
 
         The log is kept back to the older snapshot, or for ever with ``archive``; the
         answer's ``is_complete`` says whether it reaches back to the scheduling.
         """
-        self._require_open()
+        self._access.require_open()
         return read_history(self._engine, id)
 
     def events(self, from_lsn: int = 0) -> Iterator[Event]:
         """Yield every durable event above ``from_lsn`` that the log has, and end."""
-        self._require_open()
+        self._access.require_open()
         return iterate_log(self._engine, from_lsn)
 
     def watch(self, from_lsn: int = 0) -> Iterator[Event]:
@@ -377,33 +379,35 @@ class WheelDB:
             Compacted: Some of them are gone; its ``oldest_lsn`` is the first one left.
             ClosedError: The store was closed meanwhile.
         """
-        self._require_open()
-        return watch_events(self._engine, from_lsn, self._require_open)
+        self._access.require_open()
+        return watch_events(self._engine, from_lsn, self._access.require_open)
 
-    def wait(self, id: str, timeout: Seconds | None = None) -> Task:  # noqa: A002
+    def wait(self, id: str, timeout: Seconds | None = None) -> Task:
         """Wait until a task is done, dead, cancelled or expired, and return it.
 
         Raises:
             TaskNotFound: Nothing is known under the id.
             TimeoutError: It took longer than ``timeout`` seconds.
         """
-        deadline_ms = self._deadline_ms(timeout)
+        deadline_ms = self._access.deadline_ms(timeout)
         kept = self._engine.find(id)
         if kept is None:
             raise TaskNotFound(f"nothing is known under the id {id!r}")
         with self._engine.awaiting(kept.number) as ended:
             while True:
                 ticket = self._engine.ticket
-                self._require_open()
+                self._access.require_open()
                 row = self._engine.view(kept.number)
                 if row is None:
                     final = self._engine.find(id)
                     if isinstance(final, Finished):
-                        return self._present(final)
+                        return self._access.present(final)
                     outcome = ended()
-                    return self._present(outcome if outcome is not None else kept)
+                    return self._access.present(
+                        outcome if outcome is not None else kept
+                    )
                 if row.state == DEAD:
-                    return self._present(row)
+                    return self._access.present(row)
                 if not self._engine.wait_for_change(ticket, deadline_ms):
                     raise TimeoutError(f"{id!r} has not ended in {timeout} seconds")
 
@@ -439,24 +443,24 @@ class WheelDB:
         if type(limit) is not int or not 1 <= limit <= LEASE_LIMIT_MAX:
             raise ValueError(f"limit is {limit!r}; it lies between 1 and 10000")
         wanted = None if names is None else frozenset(names)
-        deadline_ms = self._deadline_ms(wait)
+        deadline_ms = self._access.deadline_ms(wait)
         while True:
             ticket = self._engine.ticket
-            self._require_open()
+            self._access.require_open()
             self._engine.advance()
             if self._engine.has_ready(queues):
-                rows = self._commit(
-                    lambda decider: decider.lease(queues, limit, wanted),
+                rows = self._access.commit(
+                    lambda decider: attempts.lease(decider, queues, limit, wanted),
                     need=Need.BALLAST,
                     synced=False,
                 )
                 if rows:
                     self._upkeep.watch_leases(rows)
-                    return self._leases(rows)
+                    return self._hand_out(rows)
             if self._driver is None or not self._engine.wait_for_change(
                 ticket, deadline_ms
             ):
-                return self._leases([])
+                return Leases(self._access, [])
 
     def ack_many(self, leases: Sequence[Lease]) -> list[Lease]:
         """Finish what is still held, in one frame; return what was lost."""
@@ -465,8 +469,8 @@ class WheelDB:
         if not keys:
             return []
         lost = set(
-            self._commit(
-                lambda decider: decider.ack_many(keys),
+            self._access.commit(
+                lambda decider: attempts.ack_many(decider, keys),
                 need=Need.RESERVE,
                 size=16 * len(keys),
             )
@@ -484,43 +488,43 @@ class WheelDB:
         Args:
             limit: Move at most so many.
         """
-        self._require_open()
+        self._access.require_open()
         moved = self._engine.advance(limit)
         self._upkeep.tend()
         return moved
 
     def next_in(self) -> float | None:
         """Return seconds until something is due or a lease ends, ``None`` for never."""
-        self._require_open()
+        self._access.require_open()
         return self._upkeep.next_in()
 
     # Looking after it.
 
     def statistics(self) -> Statistics:
         """Return the store's numbers as of now."""
-        self._require_open()
+        self._access.require_open()
         return gather_statistics(self._engine, self._upkeep, self._driver)
 
     def check(self) -> list[Finding]:
         """Verify log, snapshots, index and memory against each other."""
-        self._require_open()
+        self._access.require_open()
         return check_store(self._engine)
 
     def checkpoint(self) -> None:
         """Bring the index up to the log's end."""
-        self._require_open()
+        self._access.require_open()
         self._engine.checkpoint()
 
     def snapshot(self) -> Path:
         """Write a snapshot, verify it, and return its path."""
-        self._require_open()
+        self._access.require_open()
         return Path(take_snapshot(self._engine, archive=self._settings.archive))
 
     def close(self) -> None:
         """Stop, sync, write a snapshot if one is due, and give the lock back."""
-        if self._closed_because:
+        if self._access.closed_because:
             return
-        self._closed_because = "it was closed"
+        self._access.closed_because = "it was closed"
         _open_stores.discard(self)
         self._engine.wake_waiters()
         if self._driver is not None:
@@ -543,199 +547,29 @@ class WheelDB:
 
     # What leases, batches and this class share.
 
-    def _require_open(self) -> None:
-        if self._closed_because:
-            raise ClosedError(f"the store can't be used: {self._closed_because}")
-        if self._driver is not None and self._driver.failure is not None:
-            failure = self._driver.failure
-            raise StorePoisoned(
-                f"the store's driver has ended ({failure}); close the store and open "
-                "it again"
-            ) from failure
-
     @staticmethod
-    def _require_one(id: str | None, queue: str | None) -> None:  # noqa: A002
+    def _require_one(id: str | None, queue: str | None) -> None:
         if (id is None) == (queue is None):
             raise TypeError("give exactly one of id and queue")
         if queue is not None:
             judge_text(queue, "the queue", 255)
 
-    def _commit(
-        self,
-        decide: Callable[[Decider], _Answer],
-        *,
-        need: Need,
-        size: int = 64,
-        synced: bool | None = None,
-        ids: Sequence[str] = (),
-    ) -> _Answer:
-        self._require_open()
-        return self._engine.commit(
-            decide,
-            synced=self._settings.is_synced if synced is None else synced,
-            need=need,
-            author=self._settings.author,
-            size=size,
-            ids=ids,
-        )
-
-    def _request(self, tasks: Sequence[NewTask], *, many: bool) -> Request:
-        self._require_open()
-        if len(tasks) > self._limits.batch_max:
-            raise ValueError(
-                f"{len(tasks)} tasks in one call; batch_max is {self._limits.batch_max}"
-            )
-        return build(tasks, self._engine.moment(), self._limits, many=many)
-
-    def _schedule(self, request: Request) -> Scheduled:
-        synced = self._settings.is_synced
-        if request.durability is not None:
-            synced = request.durability == "fsync"
-        ids = request.columns.ids or ()
-        return self._commit(
-            lambda decider: decider.schedule(request),
-            need=Need.REFUSE,
-            size=request.size,
-            synced=synced,
-            ids=[task_id for task_id in ids if task_id is not None],
-        )
-
-    def _receipts(self, scheduled: Scheduled, durability: str | None) -> Receipts:
-        return Receipts(
-            scheduled,
-            self._presenter,
-            self._engine.now(),
-            self._engine.state.paused_queues,
-            durability or self._settings.durability,
-        )
-
-    def _receipt(self, row: Row) -> Receipt:
-        return self._presenter.receipt(
-            row,
-            False,
-            self._engine.now(),
-            self._engine.state.paused_queues,
-            self._settings.durability,
-        )
-
-    def _present(self, kept: Row | Finished) -> Task:
+    def _hand_out(self, rows: list[Row]) -> Leases:
         engine = self._engine
-        return self._presenter.task(kept, engine.now(), engine.state.paused_queues)
-
-    def _due(self, delay: Seconds | None, at: datetime | None) -> tuple[int, int]:
-        if (delay is None) == (at is None):
-            raise TypeError("give exactly one of delay and at")
-        if at is not None:
-            return WALL, instant_ms(at, "at")
-        moment = self._engine.moment()
-        wait_ms = delay_ms(delay)
-        if not wait_ms:
-            return ELAPSED, moment.elapsed_ms
-        return ELAPSED, moment.elapsed_ms + wait_ms + moment.cut_ms
-
-    def _deadline_ms(self, seconds: Seconds | None) -> int | None:
-        if seconds is None:
-            return None
-        return self._boottime_ms() + max(span_ms(seconds, "the wait"), 0)
-
-    def _leases(self, rows: list[Row]) -> Leases:
-        now = self._engine.now()
+        now = engine.now()
         leases = []
         for row in rows:
             now_ms = now.wall_ms if row.timeline == WALL else now.elapsed_ms
-            leases.append(Lease(self, row, max(now_ms - row.due_ms, 0) / 1000))
-        return Leases(leases, lambda left: self._release(left, 0))
-
-    def _boottime_ms(self) -> int:
-        return self._engine.reading().boottime_ms
-
-    def _instant_in(self, seconds: float) -> datetime:
-        return instant(self._engine.reading().wall_ms) + timedelta(seconds=seconds)
-
-    def _due_at(self, row: Row) -> datetime | None:
-        return self._presenter.due_at(row.timeline, row.due_ms)
-
-    # What leases do.
-
-    def _ack(self, lease: Lease, result: object, then: Sequence[NewTask]) -> None:
-        packed = None
-        if result is not None:
-            packed = pack_payload(result, self._limits.payload_bytes_max)
-        request = self._request(then, many=True) if then else None
-        self._commit(
-            lambda decider: decider.ack(
-                lease.number, lease.fence, lease.id, packed, request
-            ),
-            need=Need.REFUSE if then else Need.RESERVE,
-        )
-
-    def _nack(
-        self, lease: Lease, error: BaseException | str, retry_in: Seconds | None
-    ) -> None:
-        text = error if isinstance(error, str) else _describe(error)
-        retry_ms = None if retry_in is None else delay_ms(retry_in)
-        self._commit(
-            lambda decider: decider.nack(
-                lease.number, lease.fence, lease.id, text[:ERROR_CHARS_MAX], retry_ms
-            ),
-            need=Need.BALLAST,
-        )
-
-    def _release(self, leases: Sequence[Lease], delay: Seconds) -> None:
-        keys = [(lease.number, lease.fence, lease.id) for lease in leases]
-        wait_ms = delay_ms(delay)
-        lost = self._commit(
-            lambda decider: decider.release(keys, wait_ms), need=Need.RESERVE
-        )
-        if lost and len(keys) == 1:
-            raise LeaseLost(
-                f"{leases[0].id!r} is no longer leased under fence {leases[0].fence}"
-            )
-
-    def _reject(self, lease: Lease, reason: str) -> None:
-        self._commit(
-            lambda decider: decider.reject(
-                lease.number, lease.fence, lease.id, reason[:ERROR_CHARS_MAX]
-            ),
-            need=Need.RESERVE,
-        )
-
-    def _renew(self, lease: Lease, seconds: Seconds | None) -> int:
-        lease_ms = None if seconds is None else span_ms(seconds, "the lease")
-        until_ms = self._commit(
-            lambda decider: decider.renew(
-                lease.number, lease.fence, lease.id, lease_ms
-            ),
-            need=Need.BALLAST,
-            synced=False,
-        )
-        row = self._engine.view(lease.number)
-        if row is not None:
-            self._upkeep.watch_leases([row])
-        return until_ms
-
-    def _save(self, lease: Lease, cursor: object) -> None:
-        packed = pack_payload(cursor, self._limits.payload_bytes_max)
-        self._commit(
-            lambda decider: decider.save(lease.number, lease.fence, lease.id, packed),
-            need=Need.BALLAST,
-        )
-
-    def _keep(self, lease: Lease) -> None:
-        self._upkeep.keep_lease(lease._row)
-
-    def _keep_no_more(self, lease: Lease) -> None:
-        self._upkeep.keep_lease_no_more(lease._row)
+            late_ms = max(now_ms - row.due_ms, 0)
+            engine.lateness.add(late_ms)
+            leases.append(Lease(self._access, row, late_ms / 1000))
+        return Leases(self._access, leases)
 
     def _forget_parent(self) -> None:
-        self._closed_because = (
+        self._access.closed_because = (
             "it was opened before a fork, and belongs to the parent process; open it "
             "in one process and reach it through that"
         )
-
-
-def _describe(error: BaseException) -> str:
-    return f"{type(error).__name__}: {error}"
 
 
 _open_stores: "weakref.WeakSet[WheelDB]" = weakref.WeakSet()

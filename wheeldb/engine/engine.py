@@ -171,9 +171,7 @@ class Engine:
             TaskError, StorageFullError: It was refused; nothing was written.
             CommitUnknown, StorePoisoned: The log failed.
         """
-        call = Call(
-            decide, synced=synced, need=need, author=author, size=size, ids=ids
-        )
+        call = Call(decide, synced=synced, need=need, author=author, size=size, ids=ids)
         answer = self.committer.submit(call)
         active = self.state.active
         if len(active) >= self.thresholds.entries or (

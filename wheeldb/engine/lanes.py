@@ -13,12 +13,12 @@ from wheeldb.engine.row import DEAD, LEASED, PARKED, Row
 from wheeldb.index.keys import COARSE_MS, due_field
 
 __all__ = (
+    "LANES_MAX",
     "LANE_DEAD",
     "LANE_FIRST",
     "LANE_LEASED",
     "LANE_PARKED",
     "LANE_PAUSED",
-    "LANES_MAX",
     "Lanes",
     "field_in_index",
     "field_to_write",

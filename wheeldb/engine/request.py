@@ -98,6 +98,12 @@ class Request:
         return self.columns.count
 
     @property
+    def ids(self) -> list[str]:
+        """The ids that callers gave."""
+        ids = self.columns.ids or ()
+        return [task_id for task_id in ids if task_id is not None]
+
+    @property
     def size(self) -> int:
         """About how many bytes it adds to a frame."""
         return 16 * self.columns.count + sum(map(len, self.columns.payloads))

@@ -67,7 +67,7 @@ class Row:
         due_ms: int,
         created_ms: int,
         *,
-        id: str | None = None,  # noqa: A002  # the contract's word
+        id: str | None = None,  # the contract's word
         options: dict[int, object] | None = None,
     ) -> None:
         self.number = number

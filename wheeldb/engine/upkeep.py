@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from heapq import heapify, heappop, heappush
 
 from wheeldb.clock.timekeeper import Now
+from wheeldb.engine import attempts
 from wheeldb.engine.commit import Need
 from wheeldb.engine.engine import Engine
 from wheeldb.engine.row import Row
@@ -79,6 +80,11 @@ class Upkeep:
             for row in rows:
                 heappush(self._lease_heap, (row.until_ms, row.number))
 
+    def watch_lease(self, number: int, until_ms: int) -> None:
+        """The same for one that was renewed."""
+        with self.engine.lock:
+            heappush(self._lease_heap, (until_ms, number))
+
     def keep_lease(self, row: Row) -> None:
         """Renew a lease from now on, each time a third of it has passed."""
         with self.engine.lock:
@@ -127,8 +133,12 @@ class Upkeep:
                 number, task_id = row.number, row.task_id
                 try:
                     until_ms = self.engine.commit(
-                        lambda decider, n=number, f=fence, t=task_id: decider.renew(  # type: ignore[misc]
-                            n, f, t, None
+                        lambda decider, n=number, f=fence, t=task_id: attempts.renew(
+                            decider,  # type: ignore[misc]
+                            n,
+                            f,
+                            t,
+                            None,
                         ),
                         synced=False,
                         need=Need.BALLAST,
@@ -157,7 +167,7 @@ class Upkeep:
         if expired:
             self.leases_expired += len(expired)
             self.engine.commit(
-                lambda decider: decider.expire_leases(expired),
+                lambda decider: attempts.expire_leases(decider, expired),
                 synced=False,
                 need=Need.BALLAST,
                 author="wheel",
@@ -288,7 +298,4 @@ class Upkeep:
         if wall_ms is not None and now.trust == "untrusted":
             # Held: the clock may be put right at any moment.
             candidates.append(now.boottime_ms + HELD_LOOK_MS)
-        return Wait(
-            min(candidates, default=None), engine.keeper.wall_wait(wall_ms)
-        )
-
+        return Wait(min(candidates, default=None), engine.keeper.wall_wait(wall_ms))

@@ -9,8 +9,8 @@ from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime, timedelta
 
 from wheeldb.clock.timekeeper import Now, Timekeeper
+from wheeldb.engine.admission import Scheduled
 from wheeldb.engine.columns import Columns
-from wheeldb.engine.decide import Scheduled
 from wheeldb.engine.row import (
     DEAD,
     LEASED,

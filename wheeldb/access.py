@@ -1,0 +1,181 @@
+"""What a store's public objects share: one way to the engine.
+
+``WheelDB``, batches and leases all pack what they were given, commit it under the
+store's settings, and show rows as values.  That is here, once; nothing is decided here.
+"""
+
+from collections.abc import Callable, Sequence
+from datetime import datetime, timedelta
+from typing import TypeVar
+
+from wheeldb.driver import Driver
+from wheeldb.engine import admission
+from wheeldb.engine.admission import Scheduled
+from wheeldb.engine.commit import Need
+from wheeldb.engine.decide import Decider
+from wheeldb.engine.engine import Engine
+from wheeldb.engine.request import (
+    Limits,
+    Request,
+    build,
+    delay_ms,
+    instant_ms,
+    span_ms,
+)
+from wheeldb.engine.row import Finished, Row
+from wheeldb.engine.upkeep import Upkeep
+from wheeldb.engine.values import Presenter, Receipts, instant
+from wheeldb.errors import ClosedError, StorePoisoned
+from wheeldb.events import ELAPSED, WALL
+from wheeldb.model import NewTask, Receipt, Seconds, Task
+from wheeldb.settings import Settings
+
+__all__ = ("Access",)
+
+_Answer = TypeVar("_Answer")
+
+
+class Access:
+    """An opened store, as its own public objects reach it."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        upkeep: Upkeep | None,
+        driver: Driver | None,
+        settings: Settings,
+    ) -> None:
+        self.engine = engine
+        self.upkeep = upkeep
+        self.driver = driver
+        self.settings = settings
+        self.presenter = Presenter(engine.keeper)
+        self.limits = Limits(
+            payload_bytes_max=settings.payload_bytes_max,
+            batch_max=settings.batch_max,
+        )
+        # Why nothing can be done any more, once that is so.
+        self.closed_because = ""
+
+    def require_open(self) -> None:
+        """Raise unless the store can be used.
+
+        Raises:
+            ClosedError: It was closed, or opened before a fork.
+            StorePoisoned: Its driver has failed.
+        """
+        if self.closed_because:
+            raise ClosedError(f"the store can't be used: {self.closed_because}")
+        driver = self.driver
+        if driver is not None and driver.failure is not None:
+            raise StorePoisoned(
+                f"the store's driver has ended ({driver.failure}); close the store and "
+                "open it again"
+            ) from driver.failure
+
+    # Changing.
+
+    def commit(
+        self,
+        decide: Callable[[Decider], _Answer],
+        *,
+        need: Need,
+        size: int = 64,
+        synced: bool | None = None,
+        ids: Sequence[str] = (),
+    ) -> _Answer:
+        """Commit a change with the store's durability, or another."""
+        self.require_open()
+        return self.engine.commit(
+            decide,
+            synced=self.settings.is_synced if synced is None else synced,
+            need=need,
+            author=self.settings.author,
+            size=size,
+            ids=ids,
+        )
+
+    def request(self, tasks: Sequence[NewTask], *, many: bool) -> Request:
+        """Judge and pack tasks that are to be scheduled.
+
+        Raises:
+            TypeError, ValueError, PayloadTooLarge: For what can't be right.
+        """
+        self.require_open()
+        if len(tasks) > self.limits.batch_max:
+            raise ValueError(
+                f"{len(tasks)} tasks in one call; batch_max is {self.limits.batch_max}"
+            )
+        return build(tasks, self.engine.moment(), self.limits, many=many)
+
+    def schedule(self, request: Request) -> Scheduled:
+        """Commit a request."""
+        synced = None
+        if request.durability is not None:
+            synced = request.durability == "fsync"
+        return self.commit(
+            lambda decider: admission.schedule(decider, request),
+            need=Need.REFUSE,
+            size=request.size,
+            synced=synced,
+            ids=request.ids,
+        )
+
+    def due(self, delay: Seconds | None, at: datetime | None) -> tuple[int, int]:
+        """Return (timeline, due time) of a delay or an instant.
+
+        Raises:
+            TypeError: If not exactly one of them is given.
+        """
+        if (delay is None) == (at is None):
+            raise TypeError("give exactly one of delay and at")
+        if at is not None:
+            return WALL, instant_ms(at, "at")
+        moment = self.engine.moment()
+        wait_ms = delay_ms(delay)
+        if not wait_ms:
+            return ELAPSED, moment.elapsed_ms
+        return ELAPSED, moment.elapsed_ms + wait_ms + moment.cut_ms
+
+    # Showing.
+
+    def receipts(self, scheduled: Scheduled, durability: str | None) -> Receipts:
+        """Return the receipts for what was scheduled."""
+        return Receipts(
+            scheduled,
+            self.presenter,
+            self.engine.now(),
+            self.engine.state.paused_queues,
+            durability or self.settings.durability,
+        )
+
+    def receipt(self, row: Row) -> Receipt:
+        """Return the receipt for a task that was changed."""
+        return self.presenter.receipt(
+            row,
+            False,
+            self.engine.now(),
+            self.engine.state.paused_queues,
+            self.settings.durability,
+        )
+
+    def present(self, kept: Row | Finished) -> Task:
+        """Return a task as it stands."""
+        engine = self.engine
+        return self.presenter.task(kept, engine.now(), engine.state.paused_queues)
+
+    # Time.
+
+    def boottime_ms(self) -> int:
+        """Return the boottime now: what leases and waits are measured on."""
+        return self.engine.reading().boottime_ms
+
+    def deadline_ms(self, seconds: Seconds | None) -> int | None:
+        """Return the boottime so many seconds from now, ``None`` for never."""
+        if seconds is None:
+            return None
+        return self.boottime_ms() + max(span_ms(seconds, "the wait"), 0)
+
+    def instant_in(self, seconds: float) -> datetime:
+        """Return the instant so many seconds from now, by the wall clock."""
+        return instant(self.engine.reading().wall_ms) + timedelta(seconds=seconds)
