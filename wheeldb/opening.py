@@ -1,15 +1,24 @@
 """``wheeldb.open``: from a path and options to a store that runs.
 
 In this order, so that a refusal has changed nothing: the options are judged, the
-directory is looked at (kind, owner, file system), its lock is taken, and only then is
-anything read or written.  One owner per directory; the kernel's lock decides, what is
-written into LOCK is for people.
+directory is looked at (kind, owner, file system, what lies in it), its lock is taken,
+and only then is anything written.  One owner per directory; the kernel's lock decides,
+what is written into LOCK is for people::
+
+    pid 4711 (python gateway.py, since 2026-12-01T14:03:22+00:00)
+
+Whoever is refused reads the same with the time on the clock of the wall: "since
+14:03:22", with the date unless it is today's.
 """
 
+import contextlib
 import errno
 import os
+import posixpath
+import re
 import secrets
 import sys
+from datetime import datetime
 from typing import TypedDict, Unpack
 
 from wheeldb import recovery
@@ -24,6 +33,7 @@ from wheeldb.engine.engine import Thresholds
 from wheeldb.engine.readonly import ReadonlyEngine
 from wheeldb.engine.request import span_ms
 from wheeldb.engine.upkeep import Upkeep
+from wheeldb.engine.values import instant
 from wheeldb.errors import FormatError, LockedError, StorageFullError
 from wheeldb.index import MemoryIndex
 from wheeldb.log.segment import Entropy
@@ -31,10 +41,25 @@ from wheeldb.recovery import Layout, Options
 from wheeldb.settings import Settings
 from wheeldb.store import WheelDB
 
-__all__ = ("OpenOptions", "open_store", "system_entropy")
+__all__ = (
+    "OpenOptions",
+    "SystemEntropy",
+    "open_store",
+    "recovery_options",
+    "system_entropy",
+)
 
 MEMORY = ":memory:"
 RELEASE = "0.1.0"
+COMMAND_CHARS_MAX = 100
+
+_FULL = (errno.ENOSPC, errno.EDQUOT)
+_SINCE = re.compile(r"since (\S+)\)$")
+# What a creation that was cut short may have left, and what a system puts into the root
+# of a file system.
+_NAMES = frozenset(
+    {"LOCK", "FORMAT", "FORMAT.tmp", "log", "index", "snapshots", "aside", "lost+found"}
+)
 
 
 class SystemEntropy:
@@ -104,16 +129,21 @@ def open_store(path: str | os.PathLike[str], **options: Unpack[OpenOptions]) -> 
     if sys.platform == "win32":
         raise OSError(errno.ENOTSUP, "wheeldb does not support Windows")
     chosen = dict(options)
-    create = bool(chosen.pop("create", True))
-    readonly = bool(chosen.pop("readonly", False))
-    has_driver = bool(chosen.pop("driver", True))
+    create = _flag("create", chosen.pop("create", True))
+    readonly = _flag("readonly", chosen.pop("readonly", False))
+    has_driver = _flag("driver", chosen.pop("driver", True))
     clock: Clock = chosen.pop("clock", None) or SystemClock()  # type: ignore[assignment]
     disk: Disk | None = chosen.pop("disk", None)  # type: ignore[assignment]
     entropy: Entropy = chosen.pop("entropy", None) or system_entropy  # type: ignore[assignment]
+    unknown = chosen.keys() - Settings.__dataclass_fields__.keys()
+    if unknown:
+        raise TypeError(f"open() has no option {min(unknown)!r}")
     settings = Settings(**chosen)  # type: ignore[arg-type]
     text = os.fspath(path)
     if type(text) is not str:
         raise TypeError(f"the path is a {type(text).__name__}, not a str")
+    if not text:
+        raise ValueError("the path is empty; a store needs a directory of its own")
     if text == MEMORY:
         disk = disk or MemoryDisk(MemoryIndex)
         text = "/memory"
@@ -125,15 +155,14 @@ def open_store(path: str | os.PathLike[str], **options: Unpack[OpenOptions]) -> 
     if readonly:
         return _open_readonly(disk, layout, clock, entropy, settings)
     _prepare_directory(disk, layout, create)
-    lock = _lock(disk, layout)
+    lock = _lock(disk, layout, clock)
     try:
-        lock.write(_holder_text())
         return _open_locked(
             disk, layout, clock, entropy, settings, lock, create, has_driver
         )
     except OSError as error:
         lock.release()
-        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        if error.errno in _FULL and not isinstance(error, StorageFullError):
             raise StorageFullError(
                 error.errno, f"no room to open {layout.path}; free some", layout.path
             ) from error
@@ -141,6 +170,12 @@ def open_store(path: str | os.PathLike[str], **options: Unpack[OpenOptions]) -> 
     except BaseException:
         lock.release()
         raise
+
+
+def _flag(name: str, value: object) -> bool:
+    if type(value) is not bool:
+        raise TypeError(f"{name} is a {type(value).__name__}, not a bool")
+    return value
 
 
 def _open_locked(
@@ -156,6 +191,7 @@ def _open_locked(
     chosen = recovery_options(disk, layout, entropy, settings)
     database = recovery.read_format(disk, layout)
     if database is None:
+        # Looked at before the lock was taken; a race may have changed it.
         _require_empty(disk, layout, create)
         recovered = recovery.create_store(disk, layout, clock, chosen)
     else:
@@ -205,8 +241,11 @@ def recovery_options(
 def _open_readonly(
     disk: Disk, layout: Layout, clock: Clock, entropy: Entropy, settings: Settings
 ) -> WheelDB:
-    if disk.info(layout.path) is None:
+    info = disk.info(layout.path)
+    if info is None:
         raise FileNotFoundError(errno.ENOENT, "there is no store", layout.path)
+    if not info.is_directory:
+        raise NotADirectoryError(errno.ENOTDIR, "a store is a directory", layout.path)
     database = recovery.read_format(disk, layout)
     if database is None:
         raise FormatError(f"{layout.path} is not a wheeldb store")
@@ -240,6 +279,9 @@ def _prepare_directory(disk: Disk, layout: Layout, create: bool) -> None:
     if info is None:
         if not create:
             raise FileNotFoundError(errno.ENOENT, "there is no store", path)
+        parent = posixpath.dirname(path) or "."
+        if disk.info(parent) is not None:
+            _require_local(disk, parent, path)
         disk.make_directory(path)
         info = disk.info(path)
     assert info is not None, f"{path} was made and is not there"
@@ -252,7 +294,14 @@ def _prepare_directory(disk: Disk, layout: Layout, create: bool) -> None:
             "open it as its owner",
             path,
         )
-    name = disk.file_system(path)
+    _require_local(disk, path, path)
+    if recovery.read_format(disk, layout) is None:
+        # Before a lock file is put where it does not belong.
+        _require_empty(disk, layout, create)
+
+
+def _require_local(disk: Disk, directory: str, path: str) -> None:
+    name = disk.file_system(directory)
     if name in NETWORK_FILE_SYSTEMS:
         raise OSError(
             errno.ENOTSUP,
@@ -266,8 +315,7 @@ def _require_empty(disk: Disk, layout: Layout, create: bool) -> None:
     """Refuse to make a store where something else lies."""
     if not create:
         raise FileNotFoundError(errno.ENOENT, "there is no store", layout.path)
-    known = {"LOCK", "FORMAT.tmp", "log", "index", "snapshots", "aside", "lost+found"}
-    others = [name for name in disk.list(layout.path) if name not in known]
+    others = [name for name in disk.list(layout.path) if name not in _NAMES]
     if others:
         raise FormatError(
             f"{layout.path} is no wheeldb store and not empty (there is "
@@ -275,13 +323,50 @@ def _require_empty(disk: Disk, layout: Layout, create: bool) -> None:
         )
 
 
-def _lock(disk: Disk, layout: Layout) -> Lock:
+# The lock.
+
+
+def _lock(disk: Disk, layout: Layout, clock: Clock) -> Lock:
+    """Take the lock and write down who has it.
+
+    Raises:
+        LockedError: Somebody has it.
+    """
+    now = instant(clock.read().wall_ms).astimezone()
     try:
-        return disk.lock(f"{layout.path}/LOCK")
+        lock = disk.lock(f"{layout.path}/LOCK")
     except LockHeld as held:
-        raise LockedError(layout.path, held.holder) from held
+        raise LockedError(layout.path, _told(held.holder, now)) from held
+    since = now.isoformat(timespec="seconds")
+    try:
+        lock.write(f"pid {os.getpid()} ({_command()}, since {since})")
+    except OSError as error:
+        # The text is for people; on a full disk the store opens without it.
+        if error.errno not in _FULL:
+            lock.release()
+            raise
+    return lock
 
 
-def _holder_text() -> str:
-    command = " ".join(sys.argv) if sys.argv and sys.argv[0] else "python"
-    return f"pid {os.getpid()} ({command[:200]})"
+def _command() -> str:
+    """Return what runs here, without its arguments: they may hold secrets."""
+    script = sys.argv[0] if sys.argv else ""
+    directory, name = os.path.split(script)
+    if name == "__main__.py":
+        name = f"-m {os.path.basename(directory)}"
+    text = f"python {name}".strip()[:COMMAND_CHARS_MAX]
+    return "".join(char if char.isprintable() else "?" for char in text)
+
+
+def _told(holder: str, now: datetime) -> str:
+    """Return a holder's text with its instant as people here say it."""
+    found = _SINCE.search(holder)
+    if found is None:
+        return holder
+    with contextlib.suppress(ValueError):
+        since = datetime.fromisoformat(found[1]).astimezone(now.tzinfo)
+        shown = since.strftime("%H:%M:%S")
+        if since.date() != now.date():
+            shown = since.strftime("%Y-%m-%d %H:%M:%S")
+        return f"{holder[: found.start()]}since {shown})"
+    return holder

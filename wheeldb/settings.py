@@ -6,9 +6,11 @@ touched.
 
 from dataclasses import dataclass
 
-from wheeldb.engine.request import span_ms
+from wheeldb.engine.request import DUE_MS_MAX, judge_text, span_ms
 
 __all__ = ("Settings",)
+
+NAME_BYTES_MAX = 255
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,8 +66,9 @@ class Settings:
         """
         _one_of("durability", self.durability, ("fsync", "written", "memory"))
         _one_of("profile", self.profile, ("auto", "disk", "flash"))
-        if self.node is not None and type(self.node) is not str:
-            raise TypeError(f"node is a {type(self.node).__name__}, not a str")
+        if self.node is not None:
+            judge_text(self.node, "node", NAME_BYTES_MAX)
+        judge_text(self.author, "author", NAME_BYTES_MAX)
         _between("window_max", self.window_max, 100, 10_000_000)
         _between("segment_bytes", self.segment_bytes, 64 * 2**10, 2**30)
         _between("payload_bytes_max", self.payload_bytes_max, 1, 16 * 2**20)
@@ -78,10 +81,15 @@ class Settings:
         _between("recoveries_max", self.recoveries_max, 0, 1_000_000)
         for name in ("archive", "reserve"):
             if type(getattr(self, name)) is not bool:
-                raise TypeError(f"{name} is not a bool")
+                kind = type(getattr(self, name)).__name__
+                raise TypeError(f"{name} is a {kind}, not a bool")
         for name in ("retention", "elapsed_mark", "shutdown_budget"):
-            if span_ms(getattr(self, name), name) < 0:
-                raise ValueError(f"{name} is negative")
+            span = span_ms(getattr(self, name), name)
+            if not 0 <= span <= DUE_MS_MAX:
+                raise ValueError(
+                    f"{name} is {getattr(self, name)!r} seconds; it is neither "
+                    "negative nor longer than the years up to 9999"
+                )
 
     @property
     def is_synced(self) -> bool:

@@ -24,6 +24,7 @@ __all__ = (
     "History",
     "events_of_frame",
     "iterate_log",
+    "oldest_lsn",
     "read_history",
     "scan_frames",
     "watch_events",
