@@ -4,6 +4,7 @@
 store's settings, and show rows as values.  That is here, once; nothing is decided here.
 """
 
+import io
 from collections.abc import Callable, Sequence
 from datetime import datetime, timedelta
 from typing import TypeVar
@@ -72,6 +73,18 @@ class Access:
                 f"the store's driver has ended ({driver.failure}); close the store and "
                 "open it again"
             ) from driver.failure
+
+    def tending(self) -> Upkeep:
+        """Return the upkeep of a store that is open for writing.
+
+        Raises:
+            io.UnsupportedOperation: It was opened with ``readonly=True``.
+        """
+        if self.upkeep is None:
+            raise io.UnsupportedOperation(
+                "the store was opened with readonly=True; nothing runs in it"
+            )
+        return self.upkeep
 
     # Changing.
 

@@ -192,7 +192,7 @@ class EventRecord(NamedTuple):
     """An event as it stands in the log, its fields by number."""
 
     kind: int
-    count: int
+    lsn_count: int
     fields: dict[int, object]
 
 

@@ -23,13 +23,12 @@ from wheeldb.access import Access
 from wheeldb.engine import attempts
 from wheeldb.engine.commit import Need
 from wheeldb.engine.request import delay_ms, span_ms
-from wheeldb.engine.row import Row
+from wheeldb.engine.row import Row, headers_of
 from wheeldb.errors import LeaseLost
-from wheeldb.events import F
 from wheeldb.model import NewTask, Seconds, Task
 from wheeldb.payload import pack_payload, unpack_payload
 
-__all__ = ("Lease", "Leases")
+__all__ = ("Lease", "Leases", "release_leases")
 
 ERROR_CHARS_MAX = 2_000
 
@@ -77,7 +76,7 @@ class Lease:
     @property
     def headers(self) -> Mapping[str, str]:
         """What the caller passed along."""
-        return dict(self._row.options.get(F.HEADERS, {}))  # type: ignore[call-overload]
+        return headers_of(self._row)
 
     @property
     def due_at(self) -> datetime | None:
@@ -200,8 +199,7 @@ class Lease:
             need=Need.BALLAST,
             synced=False,
         )
-        if access.upkeep is not None:
-            access.upkeep.watch_lease(row.number, self._until_ms)
+        access.tending().watch_lease(row.number, self._until_ms)
 
     def save(self, cursor: object) -> None:
         """Keep a resume point for the next attempt; durable on return.
@@ -224,8 +222,7 @@ class Lease:
 
         The driver does it (or ``poll``), each time a third of the lease has passed.
         """
-        upkeep = self._access.upkeep
-        assert upkeep is not None, "a store that only reads leases nothing"
+        upkeep = self._access.tending()
         upkeep.keep_lease(self._row)
         try:
             yield self

@@ -73,12 +73,14 @@ def _judge(value: object, place: str, depth: int) -> None:
             f"{place} is nested deeper than {DEPTH_MAX} levels, or holds itself"
         )
     if kind is list:
-        for index, item in enumerate(value):  # type: ignore[arg-type]
+        items: list[object] = value  # type: ignore[assignment]
+        for index, item in enumerate(items):
             if type(item) not in _SCALARS:
                 _judge(item, f"{place}[{index}]", depth + 1)
         return
     if kind is dict:
-        for key, item in value.items():  # type: ignore[attr-defined]
+        entries: dict[object, object] = value  # type: ignore[assignment]
+        for key, item in entries.items():
             if type(key) is not str:
                 raise TypeError(
                     f"{place} has the key {key!r}, a {type(key).__name__}; "

@@ -455,7 +455,7 @@ class WheelDB:
                     synced=False,
                 )
                 if rows:
-                    self._upkeep.watch_leases(rows)
+                    self._access.tending().watch_leases(rows)
                     return self._hand_out(rows)
             if self._driver is None or not self._engine.wait_for_change(
                 ticket, deadline_ms
@@ -490,13 +490,13 @@ class WheelDB:
         """
         self._access.require_open()
         moved = self._engine.advance(limit)
-        self._upkeep.tend()
+        self._access.tending().tend()
         return moved
 
     def next_in(self) -> float | None:
         """Return seconds until something is due or a lease ends, ``None`` for never."""
         self._access.require_open()
-        return self._upkeep.next_in()
+        return self._access.tending().next_in()
 
     # Looking after it.
 

@@ -21,6 +21,7 @@ __all__ = (
     "ack",
     "ack_many",
     "expire_leases",
+    "held",
     "interrupt",
     "lease",
     "nack",

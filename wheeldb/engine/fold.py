@@ -53,7 +53,7 @@ class Fact:
         columns = None
         if record.kind == Kind.SCHEDULED:
             columns = Columns.from_fields(record.fields)
-        return cls(record.kind, record.count, record.fields, columns=columns)
+        return cls(record.kind, record.lsn_count, record.fields, columns=columns)
 
     def pack(self) -> bytes:
         """Return the event's bytes."""

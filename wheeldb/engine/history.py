@@ -135,7 +135,7 @@ def events_of_frame(frame: Frame) -> Iterator[tuple[Event, int | None]]:
     header = frame.header
     lsn, stamp = header.first_lsn, header.hlc
     for by, record in iterate_events(frame.payload):
-        for position in range(record.count):
+        for position in range(record.lsn_count):
             number, task_id, fields = _at_position(record, lsn, position)
             yield (
                 Event(
@@ -149,7 +149,7 @@ def events_of_frame(frame: Frame) -> Iterator[tuple[Event, int | None]]:
                 ),
                 number,
             )
-        lsn += record.count
+        lsn += record.lsn_count
         stamp += 1
 
 

@@ -20,8 +20,7 @@ _DEFAULT = Retry()
 
 def max_attempts(row: Row) -> int:
     """Return how often the task may be started."""
-    stored = row.options.get(F.RETRY)
-    return stored[0] if stored else _DEFAULT.max_attempts  # type: ignore[index,no-any-return]
+    return retry_of(row).max_attempts
 
 
 def retry_of(row: Row) -> Retry:
@@ -30,12 +29,25 @@ def retry_of(row: Row) -> Retry:
     if not stored:
         return _DEFAULT
     match stored:
-        case [attempts, "exponential", base, cap, _]:
+        case [
+            int(attempts),
+            "exponential",
+            int() | float() as base,
+            int() | float() as cap,
+            _,
+        ]:
             return Retry(attempts, Exponential(base, cap))
-        case [attempts, "linear", step, cap, _]:
+        case [
+            int(attempts),
+            "linear",
+            int() | float() as step,
+            int() | float() as cap,
+            _,
+        ]:
             return Retry(attempts, Linear(step, cap))
-        case [attempts, "fixed", wait, _]:
+        case [int(attempts), "fixed", int() | float() as wait, _]:
             return Retry(attempts, Fixed(wait))
+    # A kind of back-off that only a newer release knows.
     return _DEFAULT
 
 

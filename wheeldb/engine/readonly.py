@@ -27,7 +27,7 @@ __all__ = ("ReadonlyEngine",)
 class ReadonlyCommitter:
     """Stands where a committer stands, and refuses every change."""
 
-    def __init__(self, lock: threading.RLock, scan: LogScan) -> None:  # type: ignore[valid-type]
+    def __init__(self, lock: threading.RLock, scan: LogScan) -> None:
         self.lock = lock
         self.turn = threading.RLock()
         self.pen = threading.RLock()

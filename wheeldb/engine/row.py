@@ -12,7 +12,7 @@ Fields that this release does not know stay in ``options`` and are written back.
 
 from wheeldb.events import ELAPSED, F, pack_fields, unpack_fields
 
-__all__ = ("DEAD", "LEASED", "PARKED", "SCHEDULED", "Finished", "Row", "generated_id")
+__all__ = ("DEAD", "LEASED", "PARKED", "SCHEDULED", "Finished", "Row", "generated_id", "headers_of")
 
 # Durable states of a row.  Due and paused are seen, not stored: a scheduled row whose
 # time has come, and one whose ``paused`` flag (or whose queue's) is set.
@@ -217,7 +217,9 @@ class Row:
             row.until_ms = take(F.UNTIL, 0)  # type: ignore[assignment]
             row.holder = take(F.HOLDER, 0)  # type: ignore[assignment]
             behind = take(F.BEHIND, None)
-            row.behind = tuple(behind) if behind else None  # type: ignore[arg-type]
+            if behind is not None:
+                timeline, due_ms = behind  # type: ignore[misc]
+                row.behind = (timeline, due_ms)  # type: ignore[has-type]
             row.cancelled = take(F.CANCELLED, False)  # type: ignore[assignment]
             row.paused = take(F.PAUSED, False)  # type: ignore[assignment]
             row.may_have_run = take(F.MAY_HAVE_RUN, False)  # type: ignore[assignment]
@@ -225,6 +227,12 @@ class Row:
             row.error = take(F.ERROR, None)  # type: ignore[assignment]
         row.options = fields
         return row
+
+
+def headers_of(row: Row) -> dict[str, str]:
+    """Return what the caller passed along."""
+    headers: dict[str, str] = row.options.get(F.HEADERS, {})  # type: ignore[assignment]
+    return dict(headers)
 
 
 class Finished:

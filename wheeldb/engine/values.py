@@ -7,6 +7,7 @@ estimate, made with the wall clock of this moment, and ``None`` while that is un
 
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime, timedelta
+from typing import overload
 
 from wheeldb.clock.timekeeper import Now, Timekeeper
 from wheeldb.engine.admission import Scheduled
@@ -19,6 +20,7 @@ from wheeldb.engine.row import (
     SCHEDULED,
     Finished,
     Row,
+    headers_of,
 )
 from wheeldb.events import WALL, F
 from wheeldb.model import Receipt, Task, TaskState
@@ -91,7 +93,7 @@ class Presenter:
             attempts=row.attempts,
             recoveries=row.recoveries,
             tags=tuple(options.get(F.TAGS, ())),  # type: ignore[arg-type]
-            headers=dict(options.get(F.HEADERS, {})),  # type: ignore[call-overload]
+            headers=headers_of(row),
             created_at=instant(row.created_ms),
             finished_at=None,
             result=None,
@@ -180,7 +182,13 @@ class Receipts(Sequence[Receipt]):
     def __len__(self) -> int:
         return self._scheduled.count
 
-    def __getitem__(self, position):  # type: ignore[no-untyped-def]
+    @overload
+    def __getitem__(self, position: int) -> Receipt: ...
+
+    @overload
+    def __getitem__(self, position: slice) -> list[Receipt]: ...
+
+    def __getitem__(self, position: int | slice) -> Receipt | list[Receipt]:
         if isinstance(position, slice):
             return [self[index] for index in range(*position.indices(len(self)))]
         if position < 0:
