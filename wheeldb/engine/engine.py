@@ -140,13 +140,18 @@ class Engine:
     # Time.
 
     def now(self) -> Now:
-        """Return where the timelines stand."""
-        return self.keeper.now(self.clock.read())
+        """Return where the timelines stand.
+
+        Reading and reckoning are one step: of two threads, the later sees no less.
+        """
+        with self.lock:
+            return self.keeper.now(self.clock.read())
 
     def moment(self) -> Moment:
         """Return now as a caller's thread sees it, to reckon due times from."""
-        reading = self.clock.read()
-        now = self.keeper.now(reading)
+        with self.lock:
+            reading = self.clock.read()
+            now = self.keeper.now(reading)
         return Moment(now.elapsed_ms, now.wall_ms, reading.cut_ms)
 
     def reading(self) -> Reading:
@@ -245,8 +250,8 @@ class Engine:
         """Move what is due to where it is leased from; return how many."""
         moved = 0
         while limit is None or moved < limit:
-            now = self.now()
             with self.lock:
+                now = self.now()
                 step = ADVANCE_MAX if limit is None else min(ADVANCE_MAX, limit - moved)
                 count = self.window.advance(now.elapsed_ms, now.wall_ms, step)
                 if count:

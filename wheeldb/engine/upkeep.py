@@ -115,7 +115,8 @@ class Upkeep:
         mark_ms = self._tend_anchor(now)
         checkpoint_ms = self._tend_checkpoint(now)
         self._ticket = engine.ticket
-        tail_ms = self._tend_tail(now) if tail_ms is None else tail_ms
+        if tail_ms is None:
+            tail_ms = self._tend_tail(now)
         return self._wait(now, keep_ms, tail_ms, mark_ms, checkpoint_ms)
 
     def is_stale(self) -> bool:
@@ -197,11 +198,17 @@ class Upkeep:
             return None
         if now.boottime_ms - self._changed_ms < TAIL_MS:
             return self._changed_ms + TAIL_MS
+        self._tell_tail()
+        return None
+
+    def _tell_tail(self) -> None:
+        """Sync the log, and let it say itself that all of it is durable."""
+        committer = self.engine.committer
         if committer.has_unsynced():
             committer.sync()
         committer.write_watermark()
+        self._seen_lsn = committer.writer.last_lsn
         self._is_tail_told = True
-        return None
 
     # Anchors.
 
@@ -217,6 +224,8 @@ class Upkeep:
             )
         ):
             self.anchor()
+            # Right away, not in a wake-up of its own.
+            self._tell_tail()
             self._trust = now.trust
             self._anchored_ms = now.boottime_ms
         return self._anchored_ms + self._elapsed_mark_ms if is_marking else None
@@ -255,6 +264,7 @@ class Upkeep:
                 engine.checkpoint()
                 if self._wants_snapshot():
                     self._snapshot()
+                self._tell_tail()
             except StorageFullError:
                 self._retry_ms = now.boottime_ms + FULL_DISK_LOOK_MS
                 return self._retry_ms
