@@ -292,7 +292,7 @@ def _print_verdict(story: Story) -> None:
         rows.append((f"late, real ms, {part}", *values))
     print_table(("", *(titles[group] for group in groups)), rows)
     if "boarding" in story.tallies:
-        print("The latest were due while the killed process was down.")
+        print("On the fast clock the restarts are part of the lateness.")
     for finding in story.findings:
         print(f"check: {finding.where}: {finding.what}")
     if story.failure is not None:
