@@ -173,9 +173,8 @@ class Window:
                     self._set_heap(
                         lane, [entry for entry in heap if entry_due(entry) <= wall_ms]
                     )
-        new = Wheel(max(wall_ms, 0))
-        new.insert_many(entries)
-        self.wheels = (self.wheels[ELAPSED], new)
+        wheel.clear(max(wall_ms, 0))
+        wheel.insert_many(entries)
 
     def make_ready(self, entry: int) -> None:
         """Put an entry that is due into its lane's heap."""
