@@ -40,7 +40,7 @@ from wheeldb.engine.request import (
 from wheeldb.engine.row import DEAD, Finished, Row
 from wheeldb.engine.upkeep import Upkeep
 from wheeldb.errors import TaskNotFound
-from wheeldb.events import WALL
+from wheeldb.events import WALL, F
 from wheeldb.leases import Lease, Leases
 from wheeldb.model import (
     CancelOutcome,
@@ -454,6 +454,9 @@ class WheelDB:
                     need=Need.BALLAST,
                     synced=False,
                 )
+                if any(row.options.get(F.AT_MOST_ONCE) for row in rows):
+                    # Their start must not be forgotten in a power cut.
+                    self._engine.committer.sync()
                 if rows:
                     self._access.tending().watch_leases(rows)
                     return self._hand_out(rows)

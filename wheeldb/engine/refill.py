@@ -162,14 +162,14 @@ class Slice:
                     continue
                 if type(entry) is Columns:
                     position = number - entry.first
-                    due_ms = entry.due(position)
+                    due_ms = max(entry.due(position), 0)
                     if (due_ms, number) >= low and lane == state.lanes.number(
                         entry.lane_key(position)
                     ):
                         window.place(lane, due_ms, number)
                 elif (
                     entry.state == SCHEDULED  # type: ignore[union-attr]
-                    and (entry.due_ms, number) >= low  # type: ignore[union-attr]
+                    and (max(entry.due_ms, 0), number) >= low  # type: ignore[union-attr]
                     and state.lanes.of_row(entry) == lane  # type: ignore[arg-type]
                 ):
                     window.place(lane, entry.due_ms, number)  # type: ignore[union-attr]

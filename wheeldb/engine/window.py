@@ -102,6 +102,7 @@ class Window:
         """Give a waiting task its entry, if it lies below the lane's horizon."""
         if lane in self.closed:
             return
+        due_ms = max(due_ms, 0)
         horizon = self.horizons.get(lane)
         if horizon is None or (due_ms, number) < horizon:
             timeline = self.lanes.key(lane)[0]
