@@ -177,7 +177,7 @@ def _check_memory(engine: Engine) -> list[Finding]:
     with engine.lock:
         texts += engine.window.check()
         texts += engine.state.check()
-    lost = sweep(engine, mend=False)
+    lost, _ = sweep(engine, mend=False)
     texts += [f"task {number} waits and has no entry in the window" for number in lost]
     return [Finding(where="memory", what=text) for text in texts]
 

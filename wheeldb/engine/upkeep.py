@@ -23,6 +23,7 @@ from wheeldb.engine import attempts
 from wheeldb.engine.commit import Need
 from wheeldb.engine.engine import Engine
 from wheeldb.engine.row import Row
+from wheeldb.engine.sweep import STRETCH_COUNT, sweep
 from wheeldb.errors import LeaseLost, StorageFullError
 from wheeldb.events import ELAPSED, WALL, F, Kind
 
@@ -70,6 +71,7 @@ class Upkeep:
         self._changed_ms = now.boottime_ms
         self._is_tail_told = True
         self._retry_ms = 0
+        self._swept = 0
         self._ticket = -1
         # Leases to renew: by fence, the row and until when it holds.
         self._kept: dict[int, tuple[Row, int]] = {}
@@ -262,6 +264,9 @@ class Upkeep:
         if is_due and now.boottime_ms >= self._retry_ms:
             try:
                 engine.checkpoint()
+                _, self._swept = sweep(
+                    engine, after=self._swept, count=STRETCH_COUNT, mend=True
+                )
                 if self._wants_snapshot():
                     self._snapshot()
                 self._tell_tail()
