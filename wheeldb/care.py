@@ -109,7 +109,7 @@ def gather_statistics(
         window_count, ready_count = len(engine.window), engine.window.ready_count
     index = state.index.statistics()
     log = committer.log_statistics()
-    scheduled = engine.scheduled_count
+    scheduled = engine.decider.scheduled_count
     return Statistics(
         pending=pending,
         pending_count=state.pending_count,

@@ -64,6 +64,8 @@ class Decider:
         self.parts: list[bytes] = []
         self.taken: list[int] = []
         self.rests_on = 0
+        # Tasks accepted since the opening; what is taken back later counts, too.
+        self.scheduled_count = 0
         self.author = ""
         self._written_author: str | None = None
         self._stamp = 0
@@ -90,6 +92,8 @@ class Decider:
             self._written_author = self.author
         self.parts.append(fact.pack())
         apply(self.state, fact, lsn, self._stamp)
+        if fact.columns is not None:
+            self.scheduled_count += fact.count
         self._stamp += 1
         return lsn
 

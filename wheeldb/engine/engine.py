@@ -122,7 +122,6 @@ class Engine:
         self.snapshotting = threading.RLock()
         self.snapshot_bytes = 0
         self.snapshot_frame_bytes = 0
-        self.scheduled_count = 0
         self.sweep_lost = 0
         self.lateness = Lateness()
         self.lock = committer.lock
