@@ -1,13 +1,15 @@
 """Decisions: what is refused, and what becomes an event.
 
 A ``Decider`` works for one group commit at a time, under the state's lock, against a
-state that already holds everything numbered before.  Each method judges one call and
-then either raises a refusal, having changed nothing, or emits the facts that grant it;
-``emit`` gives a fact its numbers, applies it and keeps its bytes for the frame.
+state that already holds everything numbered before.  What is judged, call by call,
+stands in functions that take it as their first argument (``admission.py``,
+``amendment.py``, ``attempts.py``): each raises a refusal, having changed nothing, or
+emits the facts that grant it; ``emit`` gives a fact its numbers, applies it and keeps
+its bytes for the frame.
 
     decider.begin(now, stamp)
-    decider.cancel("valve-7", running=False)      → CancelOutcome.CANCELLED
-    decider.parts                                 → the bytes of one CANCELLED event
+    amendment.cancel(decider, "valve-7", running=False)    # CancelOutcome.CANCELLED
+    decider.parts                                          # the bytes of one event
 
 An answer that needs no event of its own may rest on one that is not durable yet;
 ``rests_on`` tells which.  What is taken from the window's ready heaps is in ``taken``,
@@ -25,14 +27,10 @@ from wheeldb.engine.request import lookup_id
 from wheeldb.engine.row import Finished, Row
 from wheeldb.engine.state import State
 from wheeldb.engine.window import Window
-from wheeldb.errors import (
-    TaskNotFound,
-)
+from wheeldb.errors import TaskNotFound
 from wheeldb.events import pack_author
 
 __all__ = ("Bounds", "Decider")
-# How many ready tasks a lease that names handlers looks at to find one.
-NAMES_SCAN_MAX = 1_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
