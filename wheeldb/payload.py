@@ -17,7 +17,7 @@ import msgpack
 
 from wheeldb.errors import PayloadTooLarge
 
-__all__ = ("DEPTH_MAX", "pack_payload", "unpack_payload")
+__all__ = ("DEPTH_MAX", "pack_flat", "pack_payload", "unpack_payload")
 
 DEPTH_MAX = 64
 
@@ -26,6 +26,10 @@ _ALLOWED = (
     "str keys"
 )
 _SCALARS = frozenset({type(None), bool, float, bytes})
+# What a flat dict may hold: msgpack itself refuses an integer of more than 64 bits and
+# text that is not Unicode.
+_FLAT = _SCALARS | {int, str}
+_TEXT = frozenset({str})
 _INT_MIN, _INT_MAX = -(2**63), 2**64 - 1
 
 
@@ -48,6 +52,28 @@ def pack_payload(payload: object, bytes_max: int) -> bytes:
             "payload_bytes_max"
         )
     return packed
+
+
+def pack_flat(payloads: list[object], bytes_max: int) -> list[bytes] | None:
+    """Return the bytes of payloads that are all flat dicts, or ``None``.
+
+    ``None`` also if something is wrong with one of them: ``pack_payload`` says what.
+    """
+    # One packer for all of them takes half the time of a new one each.
+    pack = msgpack.Packer(use_bin_type=True).pack
+    packed = []
+    try:
+        for payload in payloads:
+            if (
+                type(payload) is not dict
+                or not _TEXT.issuperset(map(type, payload))
+                or not _FLAT.issuperset(map(type, payload.values()))
+            ):
+                return None
+            packed.append(pack(payload))
+    except (OverflowError, ValueError):
+        return None
+    return packed if max(map(len, packed), default=0) <= bytes_max else None
 
 
 def unpack_payload(packed: bytes) -> object:

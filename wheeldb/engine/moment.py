@@ -1,0 +1,99 @@
+"""Time as callers give it: seconds and instants, made whole milliseconds.
+
+Seconds are rounded up, and an instant too; now is rounded down, and ``cut_ms`` is what
+that cut off.  So a delay is reckoned as ``elapsed_ms + cut_ms + delay_ms(…)``: nothing
+is early by rounding.
+
+    delay_ms(0.1) == 100        delay_ms(0.1001) == 101        delay_ms(-3) == 0
+
+It reads no clock.
+"""
+
+import math
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+
+__all__ = ("DUE_MS_MAX", "Moment", "delay_ms", "instant_ms", "round_up_ms", "span_ms")
+
+# The last millisecond of the year 9999.
+DUE_MS_MAX = 253_402_300_799_999
+
+# A tenth of a second is a little more than 0.1 in floating point, and would count 101
+# ms: what lies less than half a nanosecond above a millisecond is that millisecond.
+_SLIP_MS = 5e-7
+
+_MILLISECOND = timedelta(milliseconds=1)
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """Now on both timelines, and the millisecond that rounding cut off."""
+
+    elapsed_ms: int
+    wall_ms: int
+    cut_ms: int
+
+
+def span_ms(seconds: object, what: str) -> int:
+    """Return seconds, a number or a ``timedelta``, as milliseconds, rounded up.
+
+    Raises:
+        TypeError: If it is neither.
+        ValueError: If it is not finite.
+    """
+    if type(seconds) is int:
+        return seconds * 1000
+    if isinstance(seconds, timedelta):
+        # Not -(-seconds // …): the longest timedelta has no negative.
+        whole, rest = divmod(seconds, _MILLISECOND)
+        return whole + bool(rest)
+    if type(seconds) is not float:
+        raise TypeError(
+            f"{what} is a {type(seconds).__name__}; seconds are a float, an int or a "
+            "timedelta"
+        )
+    if not math.isfinite(seconds):
+        raise ValueError(f"{what} is {seconds}; seconds are finite")
+    return math.ceil(seconds * 1000 - _SLIP_MS)
+
+
+def round_up_ms(seconds: list[float]) -> list[int]:
+    """Return what ``span_ms`` makes of each, all of them floats.
+
+    Raises:
+        OverflowError, ValueError: If one is not finite.
+    """
+    ceil = math.ceil
+    return [ceil(one * 1000 - _SLIP_MS) for one in seconds]
+
+
+def delay_ms(seconds: object) -> int:
+    """Return a delay in milliseconds; zero and less is zero.
+
+    Raises:
+        TypeError, ValueError: As ``span_ms``, or if it ends behind the year 9999.
+    """
+    wait_ms = span_ms(seconds, "delay")
+    if wait_ms > DUE_MS_MAX:
+        raise ValueError(f"a delay of {seconds!r} ends behind the year 9999")
+    return max(wait_ms, 0)
+
+
+def instant_ms(instant: object, what: str) -> int:
+    """Return an aware ``datetime`` as Unix milliseconds, rounded up.
+
+    Raises:
+        TypeError: If it is no ``datetime``.
+        ValueError: If it has no time zone.
+    """
+    if not isinstance(instant, datetime):
+        raise TypeError(
+            f"{what} is a {type(instant).__name__}; instants are aware datetimes"
+        )
+    if instant.utcoffset() is None:
+        raise ValueError(
+            f"{what} is {instant.isoformat()}, which names no time zone; give "
+            "tzinfo=UTC or another zone"
+        )
+    return -(-(instant - _EPOCH) // _MILLISECOND)
