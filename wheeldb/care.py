@@ -28,7 +28,13 @@ from wheeldb.log.snapshot import (
 )
 from wheeldb.model import Finding
 
-__all__ = ("Statistics", "check_store", "gather_statistics", "take_snapshot", "wants_snapshot")
+__all__ = (
+    "Statistics",
+    "check_store",
+    "gather_statistics",
+    "take_snapshot",
+    "wants_snapshot",
+)
 
 SNAPSHOT_SMALL_BYTES = 16 * 2**20
 _STATE_NAMES = {

@@ -3,12 +3,12 @@
 Our exception hierarchy:
 
     WheelDBError
-    ├── ClosedError(RuntimeError)      the handle was closed, or belongs to a parent process
+    ├── ClosedError(RuntimeError)      the handle is closed, or a parent process's
     ├── LockedError                    opening: another owner has the directory
     ├── NoOwner                        connecting: nobody has it open
     ├── FormatError                    opening: not a store, or one of a newer release
     ├── CorruptionError                opening, reading: damage on disk, with its place
-    ├── StorageFullError(OSError)      writing: refused for lack of room, nothing accepted
+    ├── StorageFullError(OSError)      writing: no room, nothing was accepted
     ├── CommitUnknown                  writing: a write or sync failed, outcome unknown
     ├── StorePoisoned                  after that: reopen
     ├── TaskError                      one call about one task was refused
@@ -66,7 +66,7 @@ class WheelDBError(Exception):
 
 
 class ClosedError(WheelDBError, RuntimeError):
-    """Raised when a call reaches a store that is closed, or was opened before a fork."""
+    """Raised when a call reaches a closed store, or one opened before a fork."""
 
 
 class LockedError(WheelDBError):
