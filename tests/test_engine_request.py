@@ -244,7 +244,7 @@ class TestRefusals:
 
     def test_a_request_over_the_limit(self) -> None:
         limits = Limits(payload_bytes_max=2**23, batch_max=10)
-        tasks = [NewTask("a", {"a": "x" * (2**23 - 100)}, delay=1)] * 5
+        tasks = [NewTask("a", {"a": "x" * (2**23 - 2**15)}, delay=1)] * 5
         with pytest.raises(PayloadTooLarge) as refused:
             build(tasks, NOW, limits, many=True)
         assert index_of(refused.value) == 4

@@ -16,6 +16,7 @@ from wheeldb.engine.commit import Need
 from wheeldb.engine.decide import Decider
 from wheeldb.engine.engine import Engine
 from wheeldb.engine.request import (
+    DUE_MS_MAX,
     Limits,
     Request,
     build,
@@ -143,12 +144,18 @@ class Access:
         if (delay is None) == (at is None):
             raise TypeError("give exactly one of delay and at")
         if at is not None:
-            return WALL, instant_ms(at, "at")
+            due_ms = instant_ms(at, "at")
+            if due_ms > DUE_MS_MAX:
+                raise ValueError(f"{at!r} lies behind the year 9999")
+            return WALL, due_ms
         moment = self.engine.moment()
         wait_ms = delay_ms(delay)
         if not wait_ms:
             return ELAPSED, moment.elapsed_ms
-        return ELAPSED, moment.elapsed_ms + wait_ms + moment.cut_ms
+        due_ms = moment.elapsed_ms + wait_ms + moment.cut_ms
+        if due_ms > DUE_MS_MAX:
+            raise ValueError(f"a delay of {delay!r} ends behind the year 9999")
+        return ELAPSED, due_ms
 
     # Showing.
 

@@ -22,6 +22,7 @@ from wheeldb.engine import admission, amendment
 from wheeldb.engine.admission import Scheduled
 from wheeldb.engine.commit import Need
 from wheeldb.engine.decide import Decider
+from wheeldb.engine.request import judge_size
 from wheeldb.engine.row import Row
 from wheeldb.errors import BatchRefused, TaskError
 from wheeldb.model import CancelOutcome, NewTask, Seconds, TaskOptions
@@ -55,7 +56,7 @@ class Batch:
         """
         request = self._access.request([NewTask(name, payload, **options)], many=False)
         self._add(
-            lambda decider: admission.schedule(decider, request), size=len(request)
+            lambda decider: admission.schedule(decider, request), size=request.size
         )
 
     def schedule_many(self, tasks: Sequence[NewTask]) -> None:
@@ -64,12 +65,13 @@ class Batch:
         Raises:
             TypeError, ValueError: For an argument that can't be right.
         """
+        if not len(tasks):
+            self._add(lambda decider: [], size=0)
+            return
         request = self._access.request(tasks, many=True)
-        if len(request):
-            self._add(
-                lambda decider: [admission.schedule(decider, request)],
-                size=len(request),
-            )
+        self._add(
+            lambda decider: [admission.schedule(decider, request)], size=request.size
+        )
 
     def cancel(
         self, id: str, *, running: bool = False, expect: CancelOutcome | None = None
@@ -127,6 +129,7 @@ class Batch:
     ) -> None:
         if not self._is_open:
             raise RuntimeError("a batch is filled within its `with` block")
+        judge_size(self._size + size)
         self._operations.append((operation, expect))
         self._size += size
 
@@ -163,7 +166,7 @@ class Batch:
         if isinstance(result, Scheduled):
             return access.receipts(result, None)[0]
         if isinstance(result, list):
-            return access.receipts(result[0], None)
+            return access.receipts(result[0], None) if result else []
         if isinstance(result, Row):
             return access.receipt(result)
         return result

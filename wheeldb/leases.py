@@ -22,7 +22,9 @@ from typing import Self
 from wheeldb.access import Access
 from wheeldb.engine import attempts
 from wheeldb.engine.commit import Need
-from wheeldb.engine.request import delay_ms, span_ms
+from wheeldb.engine.moment import delay_ms, span_ms
+from wheeldb.engine.options import LEASE_MS_MAX
+from wheeldb.engine.request import judge_size
 from wheeldb.engine.row import Row, headers_of
 from wheeldb.errors import LeaseLost
 from wheeldb.model import NewTask, Seconds, Task
@@ -113,19 +115,24 @@ class Lease:
 
         Raises:
             LeaseLost: If the lease is stale.
-            TaskExists, StaleVersion, QueueFull: A follow-up was refused; the lease
-                stays.
+            TaskExists, StaleVersion, QueueFull, TypeError, ValueError: A follow-up was
+                refused; the lease stays.
         """
         access, row = self._access, self._row
-        packed = None
+        packed, request, size = None, None, 64
         if result is not None:
             packed = pack_payload(result, access.limits.payload_bytes_max)
-        request = access.request(then, many=True) if then else None
+            size += len(packed)
+        if then:
+            request = access.request(then, many=True)
+            size += request.size
+        judge_size(size)
         access.commit(
             lambda decider: attempts.ack(
                 decider, row.number, row.fence, self.id, packed, request
             ),
             need=Need.REFUSE if then else Need.RESERVE,
+            size=size,
         )
         self._is_settled = True
 
@@ -140,7 +147,7 @@ class Lease:
             LeaseLost: If the lease is stale.
         """
         row = self._row
-        text = error if isinstance(error, str) else _describe(error)
+        text = _describe(error)
         retry_ms = None if retry_in is None else delay_ms(retry_in)
         self._access.commit(
             lambda decider: attempts.nack(
@@ -148,7 +155,7 @@ class Lease:
                 row.number,
                 row.fence,
                 self.id,
-                text[:ERROR_CHARS_MAX],
+                text,
                 retry_ms,
             ),
             need=Need.BALLAST,
@@ -174,9 +181,10 @@ class Lease:
         row = self._row
         if type(reason) is not str:
             raise TypeError(f"the reason is a {type(reason).__name__}, not a str")
+        text = _describe(reason)
         self._access.commit(
             lambda decider: attempts.reject(
-                decider, row.number, row.fence, self.id, reason[:ERROR_CHARS_MAX]
+                decider, row.number, row.fence, self.id, text
             ),
             need=Need.RESERVE,
         )
@@ -190,8 +198,8 @@ class Lease:
         """
         access, row = self._access, self._row
         lease_ms = None if seconds is None else span_ms(seconds, "the lease")
-        if lease_ms is not None and lease_ms < 1:
-            raise ValueError(f"a lease of {seconds!r} seconds; it lasts 1 ms at least")
+        if lease_ms is not None and not 1 <= lease_ms <= LEASE_MS_MAX:
+            raise ValueError(f"a lease of {seconds!r} seconds; it lasts 1 ms to a year")
         self._until_ms = access.commit(
             lambda decider: attempts.renew(
                 decider, row.number, row.fence, self.id, lease_ms
@@ -283,5 +291,22 @@ def release_leases(access: Access, leases: Sequence[Lease], wait_ms: int) -> lis
     )
 
 
-def _describe(error: BaseException) -> str:
-    return f"{type(error).__name__}: {error}"
+def _describe(error: BaseException | str) -> str:
+    """Return what went wrong as text that can be kept, whatever it was.
+
+    Raises:
+        TypeError: It is neither an exception nor text.
+    """
+    if isinstance(error, str):
+        text = error
+    elif isinstance(error, BaseException):
+        text = type(error).__name__
+        # Without its words, if it can't be told: it must not hide behind another error.
+        with contextlib.suppress(Exception):
+            text = f"{text}: {error}"
+    else:
+        raise TypeError(
+            f"the error is a {type(error).__name__}, not an exception or a str"
+        )
+    # A file name that is no UTF-8 is in a message as lone surrogates.
+    return text[:ERROR_CHARS_MAX].encode("utf-8", "backslashreplace").decode()

@@ -139,9 +139,9 @@ class WheelDB:
         Raises:
             As ``schedule``; the error's ``index`` tells which task it was.
         """
-        request = self._access.request(tasks, many=True)
-        if not len(request):
+        if not len(tasks):
             return []
+        request = self._access.request(tasks, many=True)
         return self._access.receipts(self._access.schedule(request), request.durability)
 
     def batch(self) -> Batch:
@@ -438,8 +438,14 @@ class WheelDB:
             StorePoisoned: The log failed.
         """
         queues = [queue] if isinstance(queue, str) else list(queue)
+        if not queues:
+            raise ValueError("there is no queue to lease from in an empty list")
         for one in queues:
             judge_text(one, "the queue", 255)
+        if isinstance(names, str):
+            raise TypeError(f"names is the str {names!r}, not a list of names")
+        for one in names or ():
+            judge_text(one, "a task's name", 255)
         if type(limit) is not int or not 1 <= limit <= LEASE_LIMIT_MAX:
             raise ValueError(f"limit is {limit!r}; it lies between 1 and 10000")
         wanted = None if names is None else frozenset(names)

@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from wheeldb.engine import admission
 from wheeldb.engine.decide import Decider
 from wheeldb.engine.fold import Fact
+from wheeldb.engine.moment import DUE_MS_MAX
 from wheeldb.engine.policy import max_attempts, retry_wait_ms
 from wheeldb.engine.request import Request, lookup_id
 from wheeldb.engine.row import DEAD, SCHEDULED, Row
@@ -219,7 +220,7 @@ def nack(
     fields: dict[int, object] = {F.NUMBER: [number], F.ERROR: error}
     if row.attempts < max_attempts(row) and not row.options.get(F.AT_MOST_ONCE):
         wait_ms = retry_wait_ms(row) if retry_in_ms is None else retry_in_ms
-        fields[F.DUE] = decider.now.elapsed_ms + wait_ms
+        fields[F.DUE] = min(decider.now.elapsed_ms + wait_ms, DUE_MS_MAX)
     decider.emit(Fact(Kind.NACKED, 1, fields))
     return decider.state.lookup(number)
 
@@ -237,7 +238,7 @@ def release(
     if numbers:
         fields: dict[int, object] = {F.NUMBER: numbers}
         if delay_ms:
-            fields[F.DUE] = decider.now.elapsed_ms + delay_ms
+            fields[F.DUE] = min(decider.now.elapsed_ms + delay_ms, DUE_MS_MAX)
         decider.emit(Fact(Kind.RELEASED, len(numbers), fields))
     return lost
 

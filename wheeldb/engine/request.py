@@ -48,12 +48,16 @@ __all__ = (
     "delay_ms",
     "instant_ms",
     "judge_id",
+    "judge_size",
     "judge_text",
     "lookup_id",
     "span_ms",
 )
 
-REQUEST_BYTES_MAX = 32 * 2**20
+# A call is one frame: what a frame may hold, and room for its author and an ack.
+REQUEST_BYTES_MAX = 32 * 2**20 - 2**16
+# The most that the columns add to a task's texts, payload and options.
+_TASK_BYTES = 64
 
 IF_EXISTS = ("same", "keep", "replace")
 DURABILITIES = ("fsync", "written")
@@ -72,7 +76,7 @@ class Limits:
 class Request:
     """Tasks to be scheduled together: columns, and how to treat ids that exist."""
 
-    __slots__ = ("columns", "durability", "if_exists", "packed")
+    __slots__ = ("columns", "durability", "if_exists", "packed", "size")
 
     def __init__(
         self, columns: Columns, if_exists: list[str] | str, durability: str | None
@@ -82,6 +86,11 @@ class Request:
         self.durability = durability
         # Without ids nothing about them depends on the state: packed right away.
         self.packed = columns.pack() if columns.ids is None else None
+        # How many bytes it adds to a frame, at most.
+        self.size = 0
+        if columns.count:
+            self.size = _size(columns) if self.packed is None else len(self.packed)
+        judge_size(self.size)
 
     def __len__(self) -> int:
         """Return how many tasks it asks for."""
@@ -93,16 +102,36 @@ class Request:
         ids = self.columns.ids or ()
         return [task_id for task_id in ids if task_id is not None]
 
-    @property
-    def size(self) -> int:
-        """About how many bytes it adds to a frame."""
-        return 16 * self.columns.count + sum(map(len, self.columns.payloads))
-
     def if_exists_at(self, position: int) -> str:
         """Return what is to happen if the id of one task exists."""
         if type(self.if_exists) is str:
             return self.if_exists
         return self.if_exists[position]
+
+
+def judge_size(size: int) -> None:
+    """Raise for a call that is larger than a frame may be.
+
+    Raises:
+        PayloadTooLarge: Then.
+    """
+    if size > REQUEST_BYTES_MAX:
+        raise PayloadTooLarge(
+            f"one call takes {size} bytes, {REQUEST_BYTES_MAX} are allowed; make "
+            "several of it"
+        )
+
+
+def _size(columns: Columns) -> int:
+    """Return how many bytes the columns take when they are packed, at most."""
+    texts = [task_id for task_id in columns.ids or () if task_id is not None]
+    texts += [columns.names] if type(columns.names) is str else columns.names
+    size = _TASK_BYTES * (columns.count + 1) + sum(map(len, columns.payloads))
+    size += sum(len(text) if text.isascii() else 4 * len(text) for text in texts)
+    for options in (columns.shared, columns.single):
+        if options:
+            size += len(msgpack.packb(options))
+    return size
 
 
 def build(
