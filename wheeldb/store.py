@@ -31,7 +31,13 @@ from wheeldb.driver import Driver
 from wheeldb.engine import amendment, attempts
 from wheeldb.engine.commit import Need
 from wheeldb.engine.engine import Engine
-from wheeldb.engine.history import History, iterate_log, read_history, watch_events
+from wheeldb.engine.history import (
+    History,
+    iterate_log,
+    judge_lsn,
+    read_history,
+    watch_events,
+)
 from wheeldb.engine.listing import Filter, iterate_tasks
 from wheeldb.engine.request import (
     judge_text,
@@ -370,7 +376,7 @@ class WheelDB:
     def events(self, from_lsn: int = 0) -> Iterator[Event]:
         """Yield every durable event above ``from_lsn`` that the log has, and end."""
         self._access.require_open()
-        return iterate_log(self._engine, from_lsn)
+        return iterate_log(self._engine, judge_lsn(from_lsn))
 
     def watch(self, from_lsn: int = 0) -> Iterator[Event]:
         """Yield events above ``from_lsn`` as they become durable; waits for more.
@@ -380,7 +386,9 @@ class WheelDB:
             ClosedError: The store was closed meanwhile.
         """
         self._access.require_open()
-        return watch_events(self._engine, from_lsn, self._access.require_open)
+        return watch_events(
+            self._engine, judge_lsn(from_lsn), self._access.require_open
+        )
 
     def wait(self, id: str, timeout: Seconds | None = None) -> Task:
         """Wait until a task is done, dead, cancelled or expired, and return it.

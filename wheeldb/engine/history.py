@@ -24,6 +24,7 @@ __all__ = (
     "History",
     "events_of_frame",
     "iterate_log",
+    "judge_lsn",
     "oldest_lsn",
     "read_history",
     "scan_frames",
@@ -90,6 +91,19 @@ def read_history(engine: Engine, task_id: str) -> History:
         # A number says nothing to who asked by id.
         events = [_with_id(event, task_id) for event in events]
     return History(events, oldest_lsn(scan))
+
+
+def judge_lsn(from_lsn: object) -> int:
+    """Return it if it can be a log position.
+
+    Raises:
+        TypeError, ValueError: It can't.
+    """
+    if type(from_lsn) is not int:
+        raise TypeError(f"from_lsn is a {type(from_lsn).__name__}, not an int")
+    if from_lsn < 0:
+        raise ValueError(f"from_lsn is {from_lsn}; the log begins at 0")
+    return from_lsn
 
 
 def iterate_log(engine: Engine, from_lsn: int) -> Iterator[Event]:
