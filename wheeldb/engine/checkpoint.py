@@ -16,12 +16,15 @@ At most two tables exist.  If the active one fills up before the frozen one is w
 whoever fills it has to wait (``engine.py``).
 """
 
+from operator import ne
+
 from wheeldb.engine.columns import Columns
 from wheeldb.engine.digests import Digests
 from wheeldb.engine.hot import HotTable
 from wheeldb.engine.lanes import LANE_FIRST, Lanes, field_to_write
 from wheeldb.engine.row import Finished, Row
 from wheeldb.engine.state import State
+from wheeldb.index.bulk import due_fields, pack_due_rows, pack_tasks
 from wheeldb.index.changes import Changes
 from wheeldb.index.keys import (
     DUE,
@@ -79,13 +82,22 @@ def changes_of(
         forgotten: Finished tasks that the index still has and shall lose.
     """
     writer = _Writer(frozen, lanes, digests)
+    untouched: dict[Columns, list[int]] = {}
     for number, entry in frozen.rows.items():
+        if isinstance(entry, Columns):
+            # As it was scheduled, since the checkpoint before: nothing was lifted.
+            numbers = untouched.get(entry)
+            if numbers is None:
+                numbers = untouched[entry] = []
+            numbers.append(number)
+            continue
         lifted = frozen.lifted.get(number)
-        new = entry.row(number) if type(entry) is Columns else entry
         if lifted is not None:
-            writer.take_away(*lifted, keeps_id=new is not None)
-        if new is not None:
-            writer.put(new, has_id=lifted is not None)  # type: ignore[arg-type]
+            writer.take_away(*lifted, keeps_id=entry is not None)
+        if entry is not None:
+            writer.put(entry, has_id=lifted is not None)
+    for columns, numbers in untouched.items():
+        writer.put_columns(columns, numbers)
     for finished in frozen.dropped.values():
         writer.forget(finished)
     for lsn, kept in frozen.finished.items():
@@ -106,6 +118,29 @@ class _Writer:
         self._lanes = lanes
         self._digests = digests
 
+    def put_columns(self, columns: Columns, numbers: list[int]) -> None:
+        """Put tasks that are as they were scheduled, all of one event."""
+        dues_ms = [columns.due(number - columns.first) for number in numbers]
+        if not columns.is_uniform() or min(dues_ms) < 0:
+            for number in numbers:
+                self.put(columns.row(number), has_id=False)
+            return
+        timeline, _, _ = lane_key = columns.lane_key(0)
+        lane = self._lanes.number(lane_key)
+        fields = due_fields(dues_ms, self._frozen.now[timeline])
+        bodies = columns.pack_rows(numbers, map(ne, fields, dues_ms))
+        task_rows, task_digest = pack_tasks(numbers, bodies)
+        due_rows, due_digest = pack_due_rows(lane, fields, numbers, dues_ms)
+        self.changes.task_rows += task_rows
+        self.changes.due_rows += due_rows
+        self._digests.add(TASK, task_digest, len(numbers))
+        self._digests.add(DUE, due_digest, len(numbers))
+        if columns.ids is not None:
+            for number in numbers:
+                task_id = columns.ids[number - columns.first]
+                if task_id is not None:
+                    self._put_id(task_id, number)
+
     def put(self, row: Row, *, has_id: bool) -> None:
         lane = self._lanes.of_row(row)
         due_ms = max(row.due_ms, 0)
@@ -118,9 +153,12 @@ class _Writer:
         changes.put_due.append((lane, field, number, due_ms))
         add(DUE, due_digest(lane, field, number, due_ms))
         if row.id is not None and not has_id:
-            hash8 = id_hash(row.id)
-            changes.put_ids.append((hash8, number, None))
-            add(ID, id_digest(hash8, number, None))
+            self._put_id(row.id, number)
+
+    def _put_id(self, task_id: str, number: int) -> None:
+        hash8 = id_hash(task_id)
+        self.changes.put_ids.append((hash8, number, None))
+        self._digests.add(ID, id_digest(hash8, number, None))
 
     def take_away(self, old: Row, field: int, *, keeps_id: bool) -> None:
         lane = self._lanes.of_row(old)

@@ -19,6 +19,10 @@ The first number is set when the event is numbered.  Nothing here judges what ca
 gave; that is ``request.py``.
 """
 
+from collections.abc import Iterable, Sequence
+
+import msgpack
+
 from wheeldb.engine.row import QUEUE_DEFAULT, Row
 from wheeldb.events import ELAPSED, F, pack_fields
 
@@ -152,6 +156,50 @@ class Columns:
             options.get(F.QUEUE, QUEUE_DEFAULT),  # type: ignore[return-value]
             options.get(F.PRIORITY, 0),
         )
+
+    def pack_rows(self, numbers: Sequence[int], coarse: Iterable[bool]) -> list[bytes]:
+        """Return what ``Row.pack`` makes of the rows of some tasks.
+
+        Args:
+            numbers: Their numbers.
+            coarse: For each, whether the index keeps it under a due key that is rounded
+                down.
+        """
+        if not self.is_uniform() or (self.ids is not None and None in self.ids):
+            return [
+                self.row(number).pack(coarse=is_coarse)
+                for number, is_coarse in zip(numbers, coarse, strict=True)
+            ]
+        pack = msgpack.Packer(use_bin_type=True).pack
+        positions = [number - self.first for number in numbers]
+        near: dict[int, object] = {F.NAME: self.names, F.PAYLOAD: b""}
+        if self.ids is not None:
+            near[F.ID] = None
+        if self.timelines != ELAPSED:
+            near[F.TIMELINE] = self.timelines
+        near |= {F.DUE: self.dues, F.CREATED: self.created_ms, **self.shared}
+        if self.digests is not None:
+            near[F.DIGEST] = None
+        far = {**near, F.COARSE: True}
+        # Each row is packed from one of the two, after what differs has been put in.
+        lists = [
+            (field, column)
+            for field, column in (
+                (F.NAME, self.names),
+                (F.ID, self.ids),
+                (F.DUE, self.dues),
+                (F.DIGEST, self.digests),
+            )
+            if type(column) is list
+        ]
+        packed = []
+        for position, is_coarse in zip(positions, coarse, strict=True):
+            fields = far if is_coarse else near
+            fields[F.PAYLOAD] = self.payloads[position]
+            for field, column in lists:
+                fields[field] = column[position]
+            packed.append(pack(fields))
+        return packed
 
     def is_uniform(self) -> bool:
         """Return whether all tasks belong to one lane."""

@@ -25,9 +25,9 @@ class Digests:
         """Return an independent copy."""
         return Digests(self.stored())
 
-    def add(self, table: str, digest: int) -> None:
-        """Count a row that is put."""
-        self.counts[table] += 1
+    def add(self, table: str, digest: int, count: int = 1) -> None:
+        """Count a row that is put, or several with the sum of their digests."""
+        self.counts[table] += count
         self.sums[table] += digest
 
     def subtract(self, table: str, digest: int) -> None:

@@ -45,6 +45,7 @@ __all__ = (
     "due_field",
     "due_key",
     "due_key_parts",
+    "far_from",
     "id_digest",
     "id_hash",
     "id_key",
@@ -52,6 +53,8 @@ __all__ = (
     "number_key",
     "number_key_part",
     "pack_due",
+    "pack_due_value",
+    "pack_envelope",
     "pack_row",
     "row_crc",
     "row_digest",
@@ -95,6 +98,10 @@ _FACTOR_MIX = 0xBF58476D1CE4E5B9
 number_key = _NUMBER.pack
 due_key = _DUE_KEY.pack
 id_key = _ID_KEY.pack
+# LSN and CRC, which stand in front of a row's body.
+pack_envelope = _ENVELOPE.pack
+# The exact due time and the CRC of a due row.
+pack_due_value = _DUE_VALUE.pack
 
 
 def number_key_part(key: bytes) -> int:
@@ -138,9 +145,14 @@ def due_field(exact_due: int, now: int, *, coarse_ms: int = COARSE_MS) -> int:
         now: The present, on the same timeline.
         coarse_ms: The width of a bucket.
     """
-    if exact_due < (now // coarse_ms + 2) * coarse_ms:
+    if exact_due < far_from(now, coarse_ms=coarse_ms):
         return exact_due
     return exact_due - exact_due % coarse_ms
+
+
+def far_from(now: int, *, coarse_ms: int = COARSE_MS) -> int:
+    """Return the first due time that is far, and rounded down in its key."""
+    return (now // coarse_ms + 2) * coarse_ms
 
 
 def row_crc(key: bytes, lsn: int, body: bytes) -> int:
@@ -150,7 +162,7 @@ def row_crc(key: bytes, lsn: int, body: bytes) -> int:
 
 def pack_row(key: bytes, lsn: int, body: bytes) -> bytes:
     """Return a row: its body behind LSN and CRC."""
-    return _ENVELOPE.pack(lsn, row_crc(key, lsn, body)) + body
+    return pack_envelope(lsn, row_crc(key, lsn, body)) + body
 
 
 def unpack_row(key: bytes, value: bytes) -> tuple[int, int, bytes] | None:
@@ -166,7 +178,7 @@ def unpack_row(key: bytes, value: bytes) -> tuple[int, int, bytes] | None:
 
 def pack_due(key: bytes, exact_due: int) -> bytes:
     """Return the value of a due row."""
-    return _DUE_VALUE.pack(exact_due, row_crc(key, exact_due, b""))
+    return pack_due_value(exact_due, row_crc(key, exact_due, b""))
 
 
 def unpack_due(key: bytes, value: bytes) -> int | None:
