@@ -666,14 +666,12 @@ def test_a_directory_of_something_else_is_left_alone(
     [
         (b"wheeldb\nformat 2\ndatabase " + b"0" * 32 + b"\n", "format 2"),
         (b"wheeldb\nformat 999999999\ndatabase " + b"0" * 32 + b"\n", "format 9"),
-        (b"", "not that of a wheeldb store"),
-        (b"\0" * 4096, "not that of a wheeldb store"),
         (b"sqlite\nformat 1\ndatabase " + b"0" * 32 + b"\n", "not that of"),
         (b"wheeldb\nformat one\ndatabase " + b"0" * 32 + b"\n", "not that of"),
         (b"wheeldb\nformat 1\ndatabase xy\n", "not that of"),
         ("wheeldb\nformat 1\ndatabäse".encode(), "not that of"),
     ],
-    ids=range(8),
+    ids=range(6),
 )
 def test_a_format_of_another_kind_or_age_is_refused(
     tmp_path: Path, text: bytes, message: str, readonly: bool

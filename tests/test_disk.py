@@ -520,7 +520,26 @@ class TestHelpers:
         assert path.read_bytes() == b"two"
         assert disk.list(str(tmp_path)) == ["FORMAT"]
 
-    @pytest.mark.parametrize("operation", ["pwrite", "sync", "truncate", "rename"])
+    def test_replace_file_leaves_a_second_name_alone(self) -> None:
+        # A rename that was cut between its link and its unlink leaves both names.
+        found = set()
+        for seed in range(40):
+            disk = CrashableDisk(seed)
+            disk.load({"/FORMAT": b"old"})
+            handle = disk.open("/FORMAT.tmp", create=True)
+            disk.pwrite(handle, b"first", 0)
+            disk.sync(handle)
+            disk.rename("/FORMAT.tmp", "/FORMAT")
+            disk.crash("split_rename")
+            before = disk.dump().get("/FORMAT")
+            disk.fail("sync", errno.EIO)
+            with raises_errno(errno.EIO):
+                replace_file(disk, "/FORMAT", b"second and longer")
+            assert disk.dump().get("/FORMAT") == before
+            found.add(before)
+        assert b"first" in found
+
+    @pytest.mark.parametrize("operation", ["open", "pwrite", "sync", "rename"])
     def test_replace_file_fails_with_the_old_one_in_place(self, operation: str) -> None:
         disk = CrashableDisk()
         disk.load({"/FORMAT": b"old"})

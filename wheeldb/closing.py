@@ -12,8 +12,9 @@ from wheeldb.engine.engine import Engine
 from wheeldb.engine.upkeep import Upkeep
 from wheeldb.errors import CorruptionError, StorageFullError, StorePoisoned
 from wheeldb.events import F, pack_fields
-from wheeldb.recovery import Layout, write_vouch
+from wheeldb.layout import Layout
 from wheeldb.settings import Settings
+from wheeldb.vouch import write_vouch
 
 __all__ = ("close_engine",)
 
@@ -42,6 +43,13 @@ def _finish(engine: Engine, upkeep: Upkeep, settings: Settings) -> None:
             F.DIGESTS: engine.digests.stored(),
         }
         lsn = engine.committer.write_footer(pack_fields(footer))
+        # Only now: whoever reads it takes the footer for durable.
         write_vouch(
-            engine.disk, Layout(path=engine.path), engine.clock, closed_lsn=lsn
+            engine.disk,
+            Layout(path=engine.path),
+            engine.clock,
+            closed_lsn=lsn,
+            proven_lsn=lsn,
+            checkpoint_lsn=checkpoint.lsn,
+            starts=0,
         )

@@ -235,6 +235,7 @@ def recovery_options(
         thresholds=Thresholds(),
         reserve=settings.reserve,
         release=RELEASE,
+        elapsed_mark_ms=span_ms(settings.elapsed_mark, "elapsed_mark"),
     )
 
 
@@ -249,7 +250,7 @@ def _open_readonly(
     database = recovery.read_format(disk, layout)
     if database is None:
         raise FormatError(f"{layout.path} is not a wheeldb store")
-    state, digests, scan, keeper = recovery.read_store(
+    folded, keeper = recovery.read_store(
         disk,
         layout,
         database,
@@ -257,14 +258,21 @@ def _open_readonly(
         recovery_options(disk, layout, entropy, settings),
     )
     engine = ReadonlyEngine(
-        disk, layout.path, database, clock, keeper, state, scan, digests
+        disk,
+        layout.path,
+        database,
+        clock,
+        keeper,
+        folded.state,
+        folded.scan,
+        folded.digests,
     )
     return WheelDB(
         engine,
         None,
         None,
         settings,
-        recovery.readonly_report(scan, engine),
+        recovery.readonly_report(folded, engine),
         lambda: None,
     )
 

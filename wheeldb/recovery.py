@@ -2,60 +2,77 @@
 
 ::
 
-    FORMAT ─► index, if it is vouched for ─► log behind its checkpoint ─► repair
-              else: new index, filled          folded into the state      `opened`
-              from the newest snapshot
+    FORMAT ─► VOUCH ─► fold: index or snapshot, then the log ─► `opened` ─► repair
+                       (engine/folding.py)                      (log/repair.py)
 
-The log and the snapshots are the truth, the index is a cache of them.  It is used
-unchecked only after a clean close, or when the same boot of the machine goes on and the
-file is still where it was (``VOUCH`` beside it says so): what a killed process wrote,
-the page cache still has.  Otherwise a child process verifies it, or it is rebuilt.
+Which of the steps has changed what, when the power goes:
 
-An opening for writing begins with a synced ``opened`` event that takes a number which
-cannot have been handed out, names the clock's anchor, and ends the attempts of the
-process before.  Reading only changes nothing on the disk and takes no lock.
+1. Names that a dead process left are made durable; VOUCH says that the index is open.
+2. Folding reads.  It writes nothing but an index, which is a cache.
+3. The ``opened`` event takes a number that cannot have been handed out, names the
+   clock's anchor, and ends the attempts of the process before.  It becomes durable with
+   the new segment that the repair begins: from here on the opening has happened.
 
-This module opens; it does not serve.  ``replay`` (salvage, to a point in time) builds
-new stores in ``replay.py``.
+A store is made in the same way, in a directory that exists; FORMAT comes last and is
+the commit.  Reading only changes nothing on the disk and takes no lock.
+
+This module opens; it does not serve.  ``replay.py`` and ``planting.py`` make stores of
+what is left of others.
 """
 
-import json
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from contextlib import ExitStack
+from dataclasses import dataclass
 
-from wheeldb.clock import Clock
+from wheeldb.clock import Clock, Reading
 from wheeldb.clock.hlc import HybridClock
-from wheeldb.clock.timekeeper import Continuation, Timekeeper
-from wheeldb.disk import Disk, read_exactly, replace_file
+from wheeldb.clock.timekeeper import Timekeeper
+from wheeldb.disk import Disk
 from wheeldb.engine import attempts
-from wheeldb.engine.checkpoint import (
-    DIGESTS_NAME,
-    TABLES_NAME,
-    changes_of,
-    freeze,
-    thaw,
-)
+from wheeldb.engine.caution import Caution
 from wheeldb.engine.commit import Committer
 from wheeldb.engine.decide import Bounds, Decider
 from wheeldb.engine.digests import Digests
 from wheeldb.engine.engine import Engine, Thresholds
-from wheeldb.engine.fold import Fact, apply
-from wheeldb.engine.row import Row
-from wheeldb.engine.snapshots import load_snapshot
+from wheeldb.engine.folding import (
+    Folded,
+    FoldOptions,
+    fold_store,
+    new_index,
+    write_index,
+)
+from wheeldb.engine.opened import (
+    OpenedBy,
+    doubt_after_cut,
+    is_copy,
+    jump_lsn,
+    opened_fact,
+)
 from wheeldb.engine.state import State
-from wheeldb.engine.tables import pack_tables, unpack_tables
 from wheeldb.engine.window import Window
-from wheeldb.errors import CorruptionError, FormatError, StorageFullError
-from wheeldb.events import F, Kind, iterate_events, pack_fields, unpack_fields
-from wheeldb.index import Index, MemoryIndex, create_index, open_index
+from wheeldb.errors import CorruptionError, StorageFullError
+from wheeldb.layout import (
+    Layout,
+    mend_format,
+    read_format,
+    sync_names,
+    write_format,
+)
 from wheeldb.log.reader import LogScan
-from wheeldb.log.repair import Opening, Repaired, WriterOptions, create, repair
+from wheeldb.log.repair import Opening, WriterOptions, create, repair
 from wheeldb.log.reserve import Ballast, Reserve
-from wheeldb.log.segment import Entropy
+from wheeldb.log.segment import Entropy, list_segments
 from wheeldb.log.snapshot import list_snapshots
+from wheeldb.log.writer import LogWriter
+from wheeldb.report import (
+    RecoveryReport,
+    creation_report,
+    opening_report,
+    readonly_report,
+)
+from wheeldb.vouch import Vouch, place_of, read_vouch, write_vouch
 
 __all__ = (
-    "FORMAT_VERSION",
     "Layout",
     "Options",
     "Recovered",
@@ -65,51 +82,10 @@ __all__ = (
     "read_format",
     "read_store",
     "readonly_report",
-    "write_vouch",
 )
 
-FORMAT_VERSION = 1
-OPENINGS_STEP = 2**32
-HOUR_MS = 3_600_000
-# 2026-01-01T00:00:00Z.
-EPOCH_2026_MS = 1_767_225_600_000
 RECOVERIES_MAX_NEW_BOOT = 10
 ELAPSED_MARK_MS = 60_000
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Layout:
-    """The names inside a store's directory."""
-
-    path: str
-
-    @property
-    def format(self) -> str:
-        return f"{self.path}/FORMAT"
-
-    @property
-    def log(self) -> str:
-        return f"{self.path}/log"
-
-    @property
-    def index(self) -> str:
-        return f"{self.path}/index"
-
-    @property
-    def snapshots(self) -> str:
-        return f"{self.path}/snapshots"
-
-    @property
-    def aside(self) -> str:
-        return f"{self.path}/aside"
-
-    @property
-    def archive(self) -> str:
-        return f"{self.path}/archive"
-
-    @property
-    def vouch(self) -> str:
-        return f"{self.path}/index/VOUCH"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -125,37 +101,7 @@ class Options:
     reserve: bool
     release: str
     verify_timeout_s: float = 60.0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RecoveryReport:
-    """What an opening found and did.
-
-    Attributes:
-        segments: Segments of the log.
-        events: Events folded behind the checkpoint.
-        torn_bytes: Bytes of an incomplete last write, kept in ``aside/``.
-        torn_at: Their file and offset, or ``None``.
-        index: How the index was come by, in a few words.
-        reason: Why the log ended as it did: ``"new"``, ``"clean"``, ``"unclean"``.
-        interrupted: Attempts cut short by the end of the process before.
-        off_time: Seconds for which the store was not open; ``None`` if unknown.
-        clock: How far the wall clock is believed, and why.
-        snapshot_age: Seconds since the newest snapshot, or ``None``.
-        duration: Seconds that the opening took.
-    """
-
-    segments: int
-    events: int
-    torn_bytes: int
-    torn_at: str | None
-    index: str
-    reason: str
-    interrupted: int
-    off_time: float | None
-    clock: str
-    snapshot_age: float | None
-    duration: float
+    elapsed_mark_ms: int = ELAPSED_MARK_MS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -166,124 +112,64 @@ class Recovered:
     report: RecoveryReport
 
 
-@dataclass(slots=True)
-class _Folded:
-    """The state of a store behind its last whole frame, and how it was come by."""
-
-    state: State
-    digests: Digests
-    checkpoint_lsn: int
-    index_word: str
-    scan: LogScan
-    events: int = 0
-    snapshot_hlc: int = 0
-    log_bytes: int = field(default=0)
-
-
-# FORMAT.
-
-
-def read_format(disk: Disk, layout: Layout) -> bytes | None:
-    """Return the database's UUID, ``None`` if there is no store.
-
-    Raises:
-        FormatError: If the directory is something else, or of a newer release.
-    """
-    if disk.info(layout.format) is None:
-        return None
-    handle = disk.open(layout.format, readonly=True)
-    try:
-        text = disk.pread(handle, 4096, 0)
-    finally:
-        disk.close(handle)
-    try:
-        name, format_line, database_line = text.decode("ascii").splitlines()[:3]
-        word, version = format_line.split()
-        database = bytes.fromhex(database_line.removeprefix("database "))
-        if (name, word, len(database)) != ("wheeldb", "format", 16):
-            raise ValueError(name)
-        number = int(version)
-    except ValueError as error:
-        raise FormatError(
-            f"{layout.format} is not that of a wheeldb store; is {layout.path} the "
-            "right directory?"
-        ) from error
-    if number > FORMAT_VERSION:
-        raise FormatError(
-            f"{layout.path} has format {number}, this release knows {FORMAT_VERSION}; "
-            "open it with the release that wrote it. Nothing was changed"
-        )
-    return database
-
-
 def create_store(
     disk: Disk, layout: Layout, clock: Clock, options: Options
 ) -> Recovered:
     """Make a new store in a directory that exists and is locked.
 
-    FORMAT comes last and is the commit: without it the directory is not a store, and
-    the next opening begins again.
+    Ensures:
+        A crash at any moment leaves either no FORMAT, and the next call begins again,
+        or a whole store.
 
     Raises:
+        CorruptionError: If there is a log with events: then FORMAT was lost.
         OSError: As the disk says.
     """
     start_ns = clock.process_ns()
+    _require_unfinished(disk, layout)
     for directory in (layout.log, layout.index, layout.snapshots, layout.aside):
         disk.make_directory(directory)
     for name in disk.list(layout.log):
         disk.unlink(f"{layout.log}/{name}")
     database = options.entropy.bytes(16)
-    index = create_index(layout.index, disk=disk)
-    state = State(index)
-    keeper = Timekeeper(build_ms=clock.build_ms)
-    reading = clock.read()
-    keeper.open(reading, clock.boot_id, clock.time_namespace, None)
-    hlc = HybridClock()
-    decider = _decider(state, keeper, options)
-    decider.begin(keeper.now(reading), hlc.now(reading.wall_ms))
-    decider.author = "library"
-    decider.emit(_opened(disk, layout, keeper, clock, options, 1, "new", 0, True))
-    hlc.restore(decider.stamp - 1)
-    opening = Opening(
-        first_lsn=1,
-        count=1,
-        hlc=state.last_hlc,
-        payload=b"".join(decider.parts),
-    )
-    writer = create(
-        disk,
-        layout.log,
-        database=database,
-        incarnation=1,
-        opening=opening,
-        options=_writer_options(options),
-    )
-    digests = Digests()
-    _write_index(state, digests, (0, 0))
-    write_vouch(disk, layout, clock, closed_lsn=None)
-    disk.sync_directory(layout.path)
-    text = f"wheeldb\nformat {FORMAT_VERSION}\ndatabase {database.hex()}\n"
-    replace_file(disk, layout.format, text.encode())
-    parent = layout.path.rpartition("/")[0] or "."
-    disk.sync_directory(parent)
-    engine = _assemble(
-        disk, layout, database, clock, keeper, hlc, state, decider, writer, digests,
-        options, checkpoint_lsn=state.last_lsn,
-    )  # fmt: skip
-    now = keeper.now(reading)
-    report = RecoveryReport(
-        segments=0,
-        events=0,
-        torn_bytes=0,
-        torn_at=None,
-        index="new",
-        reason="new",
-        interrupted=0,
-        off_time=None,
-        clock=f"{now.trust}: {now.reason}",
-        snapshot_age=None,
-        duration=(clock.process_ns() - start_ns) / 1e9,
-    )
+    with ExitStack() as undone:
+        index = new_index(disk, layout.index, database)
+        undone.callback(index.close)
+        state = State(index)
+        keeper = Timekeeper(build_ms=clock.build_ms)
+        reading = clock.read()
+        keeper.open(reading, clock.boot_id, clock.time_namespace, None)
+        hlc = HybridClock()
+        decider = _begin(state, keeper, hlc, reading, options)
+        by = OpenedBy(
+            incarnation=1,
+            place=place_of(disk, layout.path),
+            after_lsn=0,
+            reason="new",
+            release=options.release,
+            doubt=None,
+        )
+        decider.emit(opened_fact(keeper, reading, by))
+        writer = create(
+            disk,
+            layout.log,
+            database=database,
+            incarnation=1,
+            opening=_opening(decider, hlc, first_lsn=1),
+            options=_writer_options(options),
+        )
+        undone.callback(writer.close)
+        digests = Digests()
+        write_index(state, digests)
+        _vouch(disk, layout, clock, None, state.last_lsn, starts=0)
+        sync_names(disk, layout)
+        write_format(disk, layout, database)
+        engine = _assemble(
+            disk, layout, database, clock, keeper, hlc, state, decider, writer,
+            digests, options, checkpoint_lsn=state.last_lsn,
+        )  # fmt: skip
+        undone.pop_all()
+    report = creation_report(engine, (clock.process_ns() - start_ns) / 1e9)
     return Recovered(engine=engine, report=report)
 
 
@@ -293,322 +179,248 @@ def open_store(
     """Open a store for writing; its directory is locked.
 
     Raises:
-        CorruptionError: If there is damage that no crash explains; nothing changed.
+        CorruptionError: If there is damage that no crash explains; no byte of the log
+            or a snapshot was changed.
         FormatError: If something in it was written by a newer release.
         OSError: As the disk says.
     """
     start_ns = clock.process_ns()
     for directory in (layout.index, layout.snapshots, layout.aside):
         disk.make_directory(directory)
-    folded = _fold_all(disk, layout, database, clock, options, readonly=False)
+    sync_names(disk, layout)
+    vouch = read_vouch(disk, layout)
+    is_vouched = vouch is not None and vouch.is_good(clock, place_of(disk, layout.path))
+    starts = 0
+    if vouch is not None and is_vouched and vouch.closed_lsn is None:
+        starts = vouch.starts + 1
+    # Before the index is opened: it may be the last thing that this process does.
+    written = (vouch.checkpoint_lsn if vouch is not None else 0, starts)
+    _vouch(disk, layout, clock, vouch, written[0], starts=starts)
+    with ExitStack() as undone:
+        folded = fold_store(
+            disk, layout, database, _fold_options(options, vouch, is_vouched)
+        )
+        undone.callback(folded.state.index.close)
+        if folded.is_verified:
+            starts = 0
+        elif vouch is not None and vouch.checkpoint_lsn != folded.checkpoint_lsn:
+            starts = min(starts, 1)
+        if (folded.checkpoint_lsn, starts) != written:
+            _vouch(disk, layout, clock, vouch, folded.checkpoint_lsn, starts=starts)
+        mend_format(disk, layout, database)
+        engine, report = _open_folded(
+            disk, layout, database, clock, options, folded, start_ns
+        )
+        undone.pop_all()
+    return Recovered(engine=engine, report=report)
+
+
+def _open_folded(
+    disk: Disk,
+    layout: Layout,
+    database: bytes,
+    clock: Clock,
+    options: Options,
+    folded: Folded,
+    start_ns: int,
+) -> tuple[Engine, RecoveryReport]:
+    """Begin to write behind what was folded."""
     state, end = folded.state, folded.scan.end
     keeper = Timekeeper(build_ms=clock.build_ms)
     reading = clock.read()
     continuation = keeper.open(
         reading, clock.boot_id, clock.time_namespace, state.anchor
     )
-    hlc = HybridClock(max(state.last_hlc, end.hlc_highest, folded.snapshot_hlc))
-    is_same_boot = (
-        state.anchor is not None and state.anchor.boot_id == clock.boot_id
-    )
+    hlc = HybridClock(folded.hlc)
+    is_same_boot = state.anchor is not None and state.anchor.boot_id == clock.boot_id
+    place = place_of(disk, layout.path)
     reason = "clean" if end.is_clean else "unclean"
-    had_lsn = state.last_lsn
-    first_lsn = had_lsn + 1
-    if not end.is_clean:
-        first_lsn = max(first_lsn, end.bound_highest)
+    by, first_lsn = _opened_by(
+        folded, keeper, reading, place, reason, is_same_boot, options
+    )
     interrupted = sorted(state.leased.values(), key=lambda row: row.number)
     state.last_lsn = first_lsn - 1
-    decider = _decider(state, keeper, options)
-    decider.begin(keeper.now(reading), hlc.now(reading.wall_ms))
-    decider.author = "library"
-    decider.emit(
-        _opened(
-            disk, layout, keeper, clock, options, state.incarnation, reason, had_lsn,
-            end.is_clean or is_same_boot,
-        )  # fmt: skip
-    )
-    attempts.interrupt(decider, interrupted,
+    decider = _begin(state, keeper, hlc, reading, options)
+    decider.emit(opened_fact(keeper, reading, by))
+    attempts.interrupt(
+        decider,
+        interrupted,
         options.bounds.recoveries_max if is_same_boot else RECOVERIES_MAX_NEW_BOOT,
-    )
-    hlc.restore(decider.stamp - 1)
-    opening = Opening(
-        first_lsn=first_lsn,
-        count=state.last_lsn - first_lsn + 1,
-        hlc=state.last_hlc,
-        payload=b"".join(decider.parts),
     )
     repaired = repair(
         disk,
         layout.log,
         layout.aside,
         folded.scan,
-        opening=opening,
+        opening=_opening(decider, hlc, first_lsn=first_lsn),
         options=_writer_options(options),
+        incarnation=by.incarnation,
     )
-    write_vouch(disk, layout, clock, closed_lsn=None)
-    engine = _assemble(
-        disk, layout, database, clock, keeper, hlc, state, decider, repaired.writer,
-        folded.digests, options, checkpoint_lsn=folded.checkpoint_lsn,
-    )  # fmt: skip
-    report = _report(
-        folded, repaired, keeper, continuation, reason, len(interrupted),
-        (clock.process_ns() - start_ns) / 1e9, engine,
-    )  # fmt: skip
-    return Recovered(engine=engine, report=report)
+    with ExitStack() as undone:
+        undone.callback(repaired.writer.close)
+        engine = _assemble(
+            disk, layout, database, clock, keeper, hlc, state, decider,
+            repaired.writer, folded.digests, options,
+            checkpoint_lsn=folded.checkpoint_lsn,
+        )  # fmt: skip
+        undone.pop_all()
+    if not end.is_clean and not is_same_boot:
+        engine.caution = Caution(reading.boottime_ms)
+    _remember_snapshot(engine, folded)
+    duration = (clock.process_ns() - start_ns) / 1e9
+    report = opening_report(
+        folded, repaired, engine, continuation, by.reason, len(interrupted), duration
+    )
+    return engine, report
+
+
+def _opened_by(
+    folded: Folded,
+    keeper: Timekeeper,
+    reading: Reading,
+    place: tuple[int, int],
+    reason: str,
+    is_same_boot: bool,
+    options: Options,
+) -> tuple[OpenedBy, int]:
+    """Return what the opening says, and the number that it takes."""
+    state, is_clean = folded.state, reason == "clean"
+    incarnation, doubt = state.incarnation, None
+    first_lsn = state.last_lsn + 1
+    now = keeper.now(reading)
+    if not is_clean:
+        first_lsn = max(first_lsn, folded.bound)
+        if not is_same_boot:
+            doubt = doubt_after_cut(
+                state.anchor, state.last_hlc, now, options.elapsed_mark_ms
+            )
+    if is_copy(state.place, place, is_same_boot=is_same_boot):
+        # The other one may be at work, and may have started whatever was due.
+        reason = "copy"
+        incarnation += 1
+        doubt = now.elapsed_ms, max(now.wall_ms, reading.wall_ms)
+        first_lsn = jump_lsn(
+            max(state.last_lsn, folded.bound), reading.wall_ms, options.entropy
+        )
+        incarnation = max(incarnation, first_lsn >> 32)
+    by = OpenedBy(
+        incarnation=incarnation,
+        place=place,
+        after_lsn=state.last_lsn,
+        reason=reason,
+        release=options.release,
+        doubt=doubt,
+    )
+    return by, first_lsn
 
 
 def read_store(
     disk: Disk, layout: Layout, database: bytes, clock: Clock, options: Options
-) -> tuple[State, Digests, LogScan, Timekeeper]:
+) -> tuple[Folded, Timekeeper]:
     """Fold a store without changing anything or taking its lock.
 
     Raises:
         CorruptionError, FormatError, OSError: As ``open_store``.
     """
-    folded = _fold_all(disk, layout, database, clock, options, readonly=True)
+    vouch = read_vouch(disk, layout)
+    is_vouched = vouch is not None and vouch.is_good(clock, place_of(disk, layout.path))
+    fold_options = _fold_options(options, vouch, is_vouched, is_readonly=True)
+    folded = fold_store(disk, layout, database, fold_options)
     keeper = Timekeeper(build_ms=clock.build_ms)
-    keeper.open(
-        clock.read(), clock.boot_id, clock.time_namespace, folded.state.anchor
-    )
-    return folded.state, folded.digests, folded.scan, keeper
-
-
-# Folding.
-
-
-def _fold_all(
-    disk: Disk,
-    layout: Layout,
-    database: bytes,
-    clock: Clock,
-    options: Options,
-    *,
-    readonly: bool,
-) -> _Folded:
-    """Bring the state to the log's last whole frame."""
-    words: list[str] = []
-    vouched, closed_lsn = _read_vouch(disk, layout, clock)
-    index = open_index(
-        layout.index,
-        disk=disk,
-        vouched=vouched,
-        verify_timeout_s=options.verify_timeout_s,
-        readonly=readonly,
-        aside=layout.aside,
-        on_verdict=lambda verdict: words.append(verdict.reason),
-    )
-    folded = None
-    if index is not None:
-        if readonly and not isinstance(index, MemoryIndex):
-            index = _Pinned(index)
-        folded = _from_index(index, words[0])
-    if folded is None:
-        folded = _from_snapshot(disk, layout, database, words[0], readonly=readonly)
-    state = folded.state
-    scan = LogScan(
-        disk,
-        layout.log,
-        database=database,
-        from_lsn=folded.checkpoint_lsn,
-        sync_first=not readonly,
-    )
-    folded.scan = scan
-    for frame in scan:
-        header = frame.header
-        if (
-            not readonly
-            and header.watermark >= state.last_lsn
-            and len(state.active) >= options.thresholds.entries
-        ):
-            # Everything so far is proven durable: the index may take it.
-            _write_index(state, folded.digests, (0, 0))
-            folded.checkpoint_lsn = state.last_lsn
-        folded.events += _fold_frame(state, header.first_lsn, header.hlc, frame.payload)
-    if closed_lsn is not None and not scan.end.is_clean:
-        raise CorruptionError(
-            "the store was closed cleanly, but its log does not end with a footer",
-            path=scan.end.segment.path,
-            offset=scan.end.offset,
-            lsn=closed_lsn,
-        )
-    return folded
-
-
-def _fold_frame(state: State, first_lsn: int, hlc: int, payload: bytes) -> int:
-    """Apply a frame's events; a jump of numbers in front of it is legal here."""
-    state.last_lsn = first_lsn - 1
-    events = 0
-    for _, record in iterate_events(payload):
-        apply(state, Fact.from_record(record), state.last_lsn + 1, hlc + events)
-        events += 1
-    return events
-
-
-def _from_index(index: Index, word: str) -> _Folded | None:
-    """Return the state at the index's checkpoint, ``None`` if it names none."""
-    state = State(index)
-    with index.snapshot() as snapshot:
-        tables = snapshot.meta(TABLES_NAME)
-        stored = snapshot.meta(DIGESTS_NAME)
-        if tables is None or stored is None:
-            index.close()
-            return None
-        unpack_tables(state, tables)
-        digests = Digests(unpack_fields(stored)[F.DIGESTS])  # type: ignore[arg-type]
-        _load_leased(state, snapshot)
-    return _Folded(
-        state=state,
-        digests=digests,
-        checkpoint_lsn=state.last_lsn,
-        index_word=f"used: {word}",
-        scan=None,  # type: ignore[arg-type]
-    )
-
-
-def _load_leased(state: State, snapshot: object) -> None:
-    from wheeldb.engine.lanes import LANE_LEASED
-
-    after = None
-    while True:
-        piece = snapshot.due(LANE_LEASED, after, 1_000)  # type: ignore[attr-defined]
-        for _, number, _ in piece:
-            found = snapshot.task(number)  # type: ignore[attr-defined]
-            if found is not None:
-                state.leased[number] = Row.unpack(number, *found)
-        if len(piece) < 1_000:
-            return
-        after = piece[-1][:2]
-
-
-def _from_snapshot(
-    disk: Disk, layout: Layout, database: bytes, word: str, *, readonly: bool
-) -> _Folded:
-    """Return the state of the newest snapshot, in a new index."""
-    index: Index
-    if readonly:
-        index = MemoryIndex()
-    else:
-        index = create_index(layout.index, disk=disk)
-    state = State(index)
-    digests = Digests()
-    names = (
-        list_snapshots(disk, layout.snapshots)
-        if disk.info(layout.snapshots) is not None
-        else []
-    )
-    failure: CorruptionError | None = None
-    for name in names:
-        try:
-            load_snapshot(
-                disk,
-                f"{layout.snapshots}/{name.file_name}",
-                state,
-                digests,
-                database=database,
-            )
-        except CorruptionError as error:
-            failure = failure or error
-            index.close()
-            index = MemoryIndex() if readonly else create_index(layout.index, disk=disk)
-            state, digests = State(index), Digests()
-            continue
-        return _Folded(
-            state=state,
-            digests=digests,
-            checkpoint_lsn=state.last_lsn,
-            index_word=f"rebuilt from snapshot {name.file_name}: {word}",
-            scan=None,  # type: ignore[arg-type]
-            snapshot_hlc=state.last_hlc,
-        )
-    return _Folded(
-        state=state,
-        digests=digests,
-        checkpoint_lsn=0,
-        index_word=f"rebuilt from the log: {word}",
-        scan=None,  # type: ignore[arg-type]
-    )
-
-
-def _write_index(state: State, digests: Digests, now: tuple[int, int]) -> None:
-    """Write the hot table into the index, while nobody else is there."""
-    frozen = freeze(state, now)
-    changes = changes_of(frozen, state.lanes, digests, [])
-    changes.meta[TABLES_NAME] = pack_tables(state)
-    changes.meta[DIGESTS_NAME] = pack_fields({F.DIGESTS: digests.stored()})
-    state.index.apply(changes)
-    thaw(state)
-
-
-class _Pinned:
-    """An index seen through one view only: that of the moment it was opened."""
-
-    def __init__(self, index: Index) -> None:
-        self._index = index
-        self._view = index.snapshot()
-        self._snapshot = self._view.__enter__()
-
-    def snapshot(self) -> "_Pinned":
-        return self
-
-    def __enter__(self) -> object:
-        return self._snapshot
-
-    def __exit__(self, *details: object) -> None:
-        pass
-
-    def close(self) -> None:
-        self._view.__exit__(None, None, None)
-        self._index.close()
-
-    def __getattr__(self, name: str) -> object:
-        return getattr(self._index, name)
+    keeper.open(clock.read(), clock.boot_id, clock.time_namespace, folded.state.anchor)
+    return folded, keeper
 
 
 # Pieces of an opening.
 
 
-def _decider(state: State, keeper: Timekeeper, options: Options) -> Decider:
-    window = Window(state.lanes, options.window_max, 0, 0)
-    return Decider(state, window, options.bounds)
+def _require_unfinished(disk: Disk, layout: Layout) -> None:
+    """Refuse to make a store where one has lost its FORMAT.
+
+    A creation that was cut short leaves one segment with the ``opened`` event at most.
+    """
+    segments = list_segments(disk, layout.log) if disk.info(layout.log) else []
+    snapshots = (
+        list_snapshots(disk, layout.snapshots) if (disk.info(layout.snapshots)) else []
+    )
+    if not segments and not snapshots:
+        return
+    if not snapshots and [name.number for name in segments] == [1]:
+        end = LogScan(disk, layout.log, database=None).finish()
+        if end.last_lsn <= 1:
+            return
+    raise CorruptionError(
+        "the file is missing, although there is a log with events", path=layout.format
+    )
 
 
-def _opened(
+def _fold_options(
+    options: Options,
+    vouch: Vouch | None,
+    is_vouched: bool,
+    *,
+    is_readonly: bool = False,
+) -> FoldOptions:
+    return FoldOptions(
+        is_vouched=is_vouched,
+        proven_lsn=_proven_lsn(vouch),
+        entries_max=options.thresholds.entries,
+        payload_bytes_max=options.thresholds.payload_bytes,
+        verify_timeout_s=options.verify_timeout_s,
+        is_readonly=is_readonly,
+    )
+
+
+def _proven_lsn(vouch: Vouch | None) -> int:
+    return max(vouch.closed_lsn or 0, vouch.proven_lsn) if vouch is not None else 0
+
+
+def _vouch(
     disk: Disk,
     layout: Layout,
-    keeper: Timekeeper,
     clock: Clock,
+    before: Vouch | None,
+    checkpoint_lsn: int,
+    *,
+    starts: int,
+) -> None:
+    """Write down that the index is open; what was proven stays so."""
+    write_vouch(
+        disk,
+        layout,
+        clock,
+        closed_lsn=None,
+        proven_lsn=_proven_lsn(before),
+        checkpoint_lsn=checkpoint_lsn,
+        starts=starts,
+    )
+
+
+def _begin(
+    state: State,
+    keeper: Timekeeper,
+    hlc: HybridClock,
+    reading: Reading,
     options: Options,
-    incarnation: int,
-    reason: str,
-    after: int,
-    knows_starts: bool,
-) -> Fact:
-    reading = clock.read()
-    anchor = keeper.anchor(reading)
-    fields: dict[int, object] = {
-        F.INCARNATION: incarnation,
-        F.ANCHOR: anchor.to_fields(),
-        F.PLACE: list(_place(disk, layout)),
-        F.AFTER: after,
-        F.CLEAN: reason == "clean",
-        F.REASON: reason,
-        F.RELEASE: options.release,
-    }
-    if not knows_starts:
-        # Leases are written, not synced: the last ones may be lost with the power, and
-        # an elapsed mark is at most that old.
-        now = keeper.now(reading)
-        fields[F.DOUBT] = [
-            now.elapsed_ms + 2 * ELAPSED_MARK_MS,
-            max(now.wall_ms, reading.wall_ms),
-        ]
-    return Fact(Kind.OPENED, 1, fields)
+) -> Decider:
+    """Return a decider for the events of an opening; nobody needs its window."""
+    window = Window(state.lanes, options.window_max, 0, 0)
+    decider = Decider(state, window, options.bounds)
+    decider.begin(keeper.now(reading), hlc.now(reading.wall_ms))
+    decider.author = "library"
+    return decider
 
 
-def _place(disk: Disk, layout: Layout) -> tuple[int, int]:
-    """Return device and inode of the directory: a copy lies elsewhere."""
-    info = disk.info(layout.path)
-    return (0, 0) if info is None else (info.device, info.inode)
+def _opening(decider: Decider, hlc: HybridClock, *, first_lsn: int) -> Opening:
+    """Return the frame of what an opening has decided."""
+    first_stamp = hlc.last
+    hlc.restore(decider.stamp - 1)
+    return Opening(
+        first_lsn=first_lsn,
+        count=decider.state.last_lsn - first_lsn + 1,
+        hlc=first_stamp,
+        payload=b"".join(decider.parts),
+    )
 
 
 def _writer_options(options: Options) -> WriterOptions:
@@ -628,7 +440,7 @@ def _assemble(
     hlc: HybridClock,
     state: State,
     decider: Decider,
-    writer: object,
+    writer: LogWriter,
     digests: Digests,
     options: Options,
     *,
@@ -645,11 +457,11 @@ def _assemble(
         state,
         window,
         decider,
-        writer,  # type: ignore[arg-type]
+        writer,
         clock,
         keeper,
         hlc,
-        durable_lsn=writer.last_lsn,  # type: ignore[attr-defined]
+        durable_lsn=writer.last_lsn,
         reserve=reserve,
         ballast=ballast,
     )
@@ -672,112 +484,21 @@ def _assemble(
         checkpoint_lsn=checkpoint_lsn,
         entropy=options.entropy,
     )
-    if reserve is not None:
-        decider.reserve = _reserving(reserve)
     engine.queue_changed()
     return engine
 
 
-def _reserving(reserve: Reserve) -> Callable[[int], None]:
-    def ensure(tasks: int) -> None:
-        try:
-            reserve.ensure(tasks)
-        except OSError as error:
-            raise StorageFullError(
-                error.errno,
-                f"no room to reserve for {tasks} tasks; nothing was accepted. Free some",
-            ) from error
-
-    return ensure
-
-
-def readonly_report(scan: LogScan, engine: Engine) -> RecoveryReport:
-    """Return what a reader has found."""
-    now, end = engine.now(), scan.end
-    return RecoveryReport(
-        segments=len(scan.segments),
-        events=end.frames,
-        torn_bytes=end.torn_bytes,
-        torn_at=f"{end.segment.path} at byte {end.torn_offset}"
-        if end.torn_bytes
-        else None,
-        index="read only",
-        reason="clean" if end.is_clean else "unclean",
-        interrupted=0,
-        off_time=None,
-        clock=f"{now.trust}: {now.reason}",
-        snapshot_age=None,
-        duration=0.0,
+def _remember_snapshot(engine: Engine, folded: Folded) -> None:
+    """Let the log's growth be counted from the newest snapshot, not from now."""
+    lsn = 0
+    if folded.snapshots:
+        lsn = folded.snapshots[0].lsn
+        engine.snapshot_bytes = folded.snapshots[0].file_bytes
+    log_bytes = sum(
+        folded.scan.end.offset
+        if segment.successor is None
+        else segment.successor.predecessor_bytes
+        for segment in folded.scan.segments
+        if segment.successor is None or segment.successor.predecessor_last_lsn > lsn
     )
-
-
-def _report(
-    folded: _Folded,
-    repaired: Repaired,
-    keeper: Timekeeper,
-    continuation: Continuation,
-    reason: str,
-    interrupted: int,
-    duration: float,
-    engine: Engine,
-) -> RecoveryReport:
-    now = engine.now()
-    torn_at = None
-    if repaired.torn_path is not None:
-        torn_at = f"{repaired.torn_path} at byte {repaired.torn_offset}"
-    return RecoveryReport(
-        segments=repaired.segments,
-        events=folded.events,
-        torn_bytes=repaired.torn_bytes,
-        torn_at=torn_at,
-        index=folded.index_word,
-        reason=reason,
-        interrupted=interrupted,
-        off_time=None if continuation.off_ms is None else continuation.off_ms / 1000,
-        clock=f"{now.trust}: {now.reason}",
-        snapshot_age=None,
-        duration=duration,
-    )
-
-
-# VOUCH: who opened the index last, and how that ended.
-
-
-def write_vouch(
-    disk: Disk, layout: Layout, clock: Clock, *, closed_lsn: int | None
-) -> None:
-    """Write down beside the index who opened it, and how that ended."""
-    vouch = {
-        "boot_id": clock.boot_id,
-        "boottime_ms": clock.read().boottime_ms,
-        "closed_lsn": closed_lsn,
-        "place": list(_place(disk, layout)),
-        "time_namespace": clock.time_namespace,
-    }
-    replace_file(disk, layout.vouch, json.dumps(vouch, sort_keys=True).encode())
-
-
-def _read_vouch(disk: Disk, layout: Layout, clock: Clock) -> tuple[bool, int | None]:
-    """Return whether the index may be used unchecked, and where a close ended."""
-    info = disk.info(layout.vouch)
-    if info is None or info.size > 4096:
-        return False, None
-    handle = disk.open(layout.vouch, readonly=True)
-    try:
-        text = read_exactly(disk, handle, info.size, 0)
-    finally:
-        disk.close(handle)
-    try:
-        vouch = json.loads(text)
-        if list(vouch["place"]) != list(_place(disk, layout)):
-            return False, None
-        closed_lsn = vouch["closed_lsn"]
-        if closed_lsn is not None:
-            return True, int(closed_lsn)
-        return (
-            vouch["boot_id"] == clock.boot_id
-            and vouch["time_namespace"] == clock.time_namespace
-            and int(vouch["boottime_ms"]) <= clock.read().boottime_ms
-        ), None
-    except (ValueError, KeyError, TypeError):
-        return False, None
+    engine.snapshot_frame_bytes = -log_bytes

@@ -235,10 +235,12 @@ def replace_file(disk: Disk, path: str, data: Data) -> None:
             place and may be lost with the power; before that, the old one is untouched.
     """
     aside = path + ".tmp"
-    handle = disk.open(aside, create=True)
+    # What a crash left is removed, not overwritten: where a rename is a link and an
+    # unlink, both names may be left, and this one may be the file's second.
+    with contextlib.suppress(FileNotFoundError):
+        disk.unlink(aside)
+    handle = disk.open(aside, create=True, exclusive=True)
     try:
-        # A crash may have left a longer one behind.
-        disk.truncate(handle, 0)
         write_all(disk, handle, data, 0)
         disk.sync(handle)
     except OSError:

@@ -15,7 +15,7 @@ import contextlib
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from wheeldb.clock import Clock, Reading
 from wheeldb.clock.hlc import HybridClock
@@ -42,6 +42,9 @@ from wheeldb.engine.tables import pack_tables
 from wheeldb.engine.window import Window
 from wheeldb.events import F, Kind, pack_fields
 from wheeldb.log.segment import Entropy
+
+if TYPE_CHECKING:
+    from wheeldb.engine.caution import Caution
 
 __all__ = ("Checkpoint", "Engine", "Thresholds")
 
@@ -124,6 +127,8 @@ class Engine:
         self.snapshot_frame_bytes = 0
         self.sweep_lost = 0
         self.lateness = Lateness()
+        # Set by an opening after a power cut, until it is over.
+        self.caution: Caution | None = None
         self.lock = committer.lock
         # Rises whenever something may have become ready; who waits compares it.
         self.ticket = 0
@@ -156,6 +161,23 @@ class Engine:
     def reading(self) -> Reading:
         """Return the clocks themselves."""
         return self.clock.read()
+
+    @property
+    def syncs_leases(self) -> bool:
+        """Whether a lease is to be synced before its handler starts."""
+        caution = self.caution
+        if caution is None:
+            return False
+        if caution.is_over(self.clock.read().boottime_ms):
+            self.caution = None
+            return False
+        return True
+
+    def note_good_runs(self, count: int) -> None:
+        """Take note of attempts that were acked: after so many, caution ends."""
+        caution = self.caution
+        if caution is not None:
+            caution.note_good_runs(count)
 
     # Changing.
 

@@ -21,7 +21,7 @@ from wheeldb.engine.window import Window
 from wheeldb.log.reader import LogScan
 from wheeldb.log.writer import LogStatistics
 
-__all__ = ("ReadonlyEngine",)
+__all__ = ("ReadonlyCommitter", "ReadonlyEngine")
 
 
 class ReadonlyCommitter:

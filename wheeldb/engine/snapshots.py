@@ -68,7 +68,7 @@ def snapshot_payloads(
     """
     found = Digests()
     head = pack_author("wheel")
-    stored = {F.CHECKPOINT: tables, F.DIGESTS: digests.stored()}
+    stored: dict[int, object] = {F.CHECKPOINT: tables, F.DIGESTS: digests.stored()}
     yield head + pack_event(Kind.STATE_TABLES, 1, pack_fields(stored))
     after = -1
     while rows := view.tasks(after, _PIECE_COUNT):

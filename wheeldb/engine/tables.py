@@ -5,6 +5,8 @@ of their numbers, paused queues, the clock's anchor, where earlier starts are in
 what was forgotten, and the counts that would otherwise need a walk over every row.
 """
 
+from typing import Any
+
 from wheeldb.clock.timekeeper import Anchor
 from wheeldb.engine.state import State
 from wheeldb.events import F, pack_fields, unpack_fields
@@ -41,22 +43,21 @@ def pack_tables(state: State, extra: dict[int, object] | None = None) -> bytes:
 def unpack_tables(state: State, packed: bytes) -> dict[int, object]:
     """Set a state's tables; return all fields, also those that are the caller's."""
     fields = unpack_fields(packed)
-    state.last_lsn = fields[F.CHECKPOINT]  # type: ignore[assignment]
-    state.last_hlc = fields[F.HLC]  # type: ignore[assignment]
-    state.incarnation = fields[F.INCARNATION]  # type: ignore[assignment]
-    state.place = tuple(fields[F.PLACE])  # type: ignore[arg-type]
-    state.doubt = tuple(fields[F.DOUBT])  # type: ignore[arg-type]
-    for timeline, queue, priority in fields[F.LANES]:  # type: ignore[attr-defined]
+    # Their checksum holds and this module packed them: what they are is known.
+    known: dict[int, Any] = fields
+    state.last_lsn = known[F.CHECKPOINT]
+    state.last_hlc = known[F.HLC]
+    state.incarnation = known[F.INCARNATION]
+    state.place = tuple(known[F.PLACE])
+    state.doubt = tuple(known[F.DOUBT])
+    for timeline, queue, priority in known[F.LANES]:
         state.lanes.number((timeline, queue, priority))
-    state.paused_queues = frozenset(fields[F.QUEUES])  # type: ignore[arg-type]
-    state.forgotten_through = fields[F.THROUGH]  # type: ignore[assignment]
-    state.finished_count = fields[F.FINISHED]  # type: ignore[assignment]
-    state.payload_bytes = fields[F.BYTES]  # type: ignore[assignment]
-    state.pending = {
-        (queue, number): count
-        for queue, number, count in fields[F.ROWS]  # type: ignore[attr-defined]
-    }
+    state.paused_queues = frozenset(known[F.QUEUES])
+    state.forgotten_through = known[F.THROUGH]
+    state.finished_count = known[F.FINISHED]
+    state.payload_bytes = known[F.BYTES]
+    state.pending = {(queue, number): count for queue, number, count in known[F.ROWS]}
     state.pending_count = sum(state.pending.values())
-    if F.ANCHOR in fields:
-        state.anchor = Anchor.from_fields(fields[F.ANCHOR])  # type: ignore[arg-type]
+    if F.ANCHOR in known:
+        state.anchor = Anchor.from_fields(known[F.ANCHOR])
     return fields

@@ -1,0 +1,120 @@
+"""VOUCH: who opened the index last, and how that ended.
+
+The index is used unchecked when somebody vouches for its file: a clean close, or the
+same boot of the machine, since what a killed process wrote is still in the page cache.
+One line of JSON and its CRC, beside the index::
+
+    {"boot_id": "5f0c…", "boottime_ms": 81234, "checkpoint_lsn": 900,
+     "closed_lsn": null, "place": [2049, 1310], "proven_lsn": 900, "starts": 1,
+     "time_namespace": "4026…"}
+    7d01a2c4
+
+- ``closed_lsn`` is the log's end at a clean close, ``null`` while a store is open.
+- ``proven_lsn`` is what a close has ever proven to be durable.
+- ``starts`` counts openings in a row that relied on the same boot, without a checkpoint
+  (``checkpoint_lsn``) in between.  A page that kills the process would do so each time;
+  at the third the index is read by a child process first.
+
+A file that is missing, blank or damaged vouches for nothing.  This module does not look
+at the index itself.
+"""
+
+import json
+import zlib
+from dataclasses import dataclass
+
+from wheeldb.clock import Clock
+from wheeldb.disk import Disk, replace_file
+from wheeldb.layout import Layout
+
+__all__ = ("Vouch", "place_of", "read_vouch", "write_vouch")
+
+STARTS_MAX = 2
+_FILE_BYTES_MAX = 4096
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Vouch:
+    """What the last owner of the index left behind."""
+
+    boot_id: str
+    time_namespace: str
+    boottime_ms: int
+    place: tuple[int, int]
+    closed_lsn: int | None
+    proven_lsn: int
+    checkpoint_lsn: int
+    starts: int
+
+    def is_good(self, clock: Clock, place: tuple[int, int]) -> bool:
+        """Return whether the index may be used unchecked now, at this place."""
+        if self.closed_lsn is not None:
+            # A device may have another number after a reboot, an inode has not.
+            return self.place[1] == place[1]
+        return (
+            self.boot_id == clock.boot_id
+            and self.time_namespace == clock.time_namespace
+            and self.boottime_ms <= clock.read().boottime_ms
+            and self.place == place
+            and self.starts < STARTS_MAX
+        )
+
+
+def place_of(disk: Disk, path: str) -> tuple[int, int]:
+    """Return device and inode of a directory: a copy lies elsewhere."""
+    info = disk.info(path)
+    return (0, 0) if info is None else (info.device, info.inode)
+
+
+def read_vouch(disk: Disk, layout: Layout) -> Vouch | None:
+    """Return what VOUCH says, ``None`` if it says nothing that can be relied on."""
+    info = disk.info(layout.vouch)
+    if info is None or info.size > _FILE_BYTES_MAX:
+        return None
+    handle = disk.open(layout.vouch, readonly=True)
+    try:
+        text = disk.pread(handle, _FILE_BYTES_MAX, 0)
+    finally:
+        disk.close(handle)
+    line, _, crc = text.partition(b"\n")
+    if crc != _crc(line):
+        return None
+    try:
+        fields = json.loads(line)
+        device, inode = fields.pop("place")
+        return Vouch(place=(device, inode), **fields)
+    except (ValueError, KeyError, TypeError):
+        return None
+
+
+def write_vouch(
+    disk: Disk,
+    layout: Layout,
+    clock: Clock,
+    *,
+    closed_lsn: int | None,
+    proven_lsn: int,
+    checkpoint_lsn: int,
+    starts: int,
+) -> None:
+    """Write down durably who has the index open, or how that ended.
+
+    Raises:
+        OSError: As the disk says.
+    """
+    fields = {
+        "boot_id": clock.boot_id,
+        "boottime_ms": clock.read().boottime_ms,
+        "checkpoint_lsn": checkpoint_lsn,
+        "closed_lsn": closed_lsn,
+        "place": list(place_of(disk, layout.path)),
+        "proven_lsn": proven_lsn,
+        "starts": starts,
+        "time_namespace": clock.time_namespace,
+    }
+    line = json.dumps(fields, sort_keys=True).encode()
+    replace_file(disk, layout.vouch, line + b"\n" + _crc(line))
+
+
+def _crc(line: bytes) -> bytes:
+    return b"%08x\n" % zlib.crc32(line)
