@@ -101,6 +101,7 @@ class Decider:
         state, outer = self.state, self.state.undo
         inner = undoing.mark(state)
         parts_count, author = len(self.parts), self._written_author
+        stamp = self._stamp
         state.undo = inner
         try:
             yield
@@ -108,11 +109,13 @@ class Decider:
             undoing.roll_back(state, inner)
             del self.parts[parts_count:]
             self._written_author = author
+            self._stamp = stamp
             raise
         finally:
-            state.undo = outer
+            # An interrupt before the last line leaves `inner` to be rolled back.
             if outer is not None:
                 undoing.merge(outer, inner)
+            state.undo = outer
 
     # Finding the task that an id means.
 

@@ -107,8 +107,9 @@ def _step(engine: Engine, after: int) -> tuple[list[Row], int, bool]:
             for number, old in undo.rows.items():
                 if number in found or after < number <= (end or number):
                     found[number] = old
-            for number in [number for number in found if number >= undo.first_lsn]:
-                found[number] = None
+            for number in found:
+                if undo.first_lsn <= number <= undo.last_lsn:
+                    found[number] = None
     rows = [row for _, row in sorted(found.items()) if row is not None]
     return rows, end if end is not None else after, end is None
 

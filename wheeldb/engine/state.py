@@ -160,7 +160,7 @@ class State:
     def view(self, number: int, undos: Iterable[Undo]) -> Row | None:
         """Return a row as it was before the events in flight, oldest undo first."""
         for undo in undos:
-            if number >= undo.first_lsn:
+            if undo.first_lsn <= number <= undo.last_lsn:
                 return None
             old = undo.rows.get(number, ABSENT)
             if old is not ABSENT:

@@ -17,6 +17,7 @@ Ensures, in ``roll_back``, whatever bytecode the change was cut short at:
 from typing import TYPE_CHECKING, Final
 
 from wheeldb.engine.row import LEASED, Row
+from wheeldb.log.frame import LSN_MAX
 
 if TYPE_CHECKING:
     from wheeldb.engine.state import State
@@ -41,6 +42,7 @@ class Undo:
         "first_lsn",
         "ids",
         "lanes_count",
+        "last_lsn",
         "pending",
         "rows",
         "tables",
@@ -49,6 +51,8 @@ class Undo:
 
     def __init__(self, first_lsn: int) -> None:
         self.first_lsn = first_lsn
+        # The last of the group's own numbers, once all are known.
+        self.last_lsn = LSN_MAX
         self.rows: dict[int, Row] = {}
         self.ids: dict[str, object] = {}
         self.finished: dict[int, object] = {}

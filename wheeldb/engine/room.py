@@ -1,0 +1,79 @@
+"""What happens on a full disk: who is refused, and who gets what was set apart.
+
+::
+
+    new tasks              refused, and with them nothing else of the group
+    leases, retries, …     the ballast: one segment's worth
+    what ends a task       the room reserved when it was accepted, then the ballast
+
+New tasks are taken only while ballast and reserve are held: what was given up is made
+again before the next one is accepted. Whoever calls ``require`` holds the state's
+lock, whoever calls ``give`` the pen.
+"""
+
+import errno
+
+from wheeldb.engine.group import Need
+from wheeldb.errors import StorageFullError
+from wheeldb.log.reserve import Ballast, Reserve
+
+__all__ = ("NO_ROOM", "Room")
+
+NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT})
+# What is given back of the reserve at a time.
+ROOM_BYTES = 2**20
+
+
+class Room:
+    """The reserve and the ballast of one store; either may be missing."""
+
+    def __init__(self, reserve: Reserve | None, ballast: Ballast | None) -> None:
+        self._reserve = reserve
+        self._ballast = ballast
+
+    def require(self, tasks: int) -> None:
+        """Make sure that so many unfinished tasks can be ended; call it first.
+
+        Raises:
+            StorageFullError: If the disk can't promise that; nothing was accepted.
+        """
+        try:
+            if self._ballast is not None and not self._ballast.restore():
+                raise StorageFullError(
+                    errno.ENOSPC,
+                    "the disk is full: the room that leases and retries may need can't "
+                    "be set apart, so no new task was accepted; free some. Cancelling "
+                    "and finishing tasks goes on",
+                )
+            if self._reserve is not None:
+                self._reserve.ensure(tasks)
+        except StorageFullError:
+            raise
+        except OSError as error:
+            raise StorageFullError(
+                error.errno or errno.EIO,
+                f"no room could be reserved for {tasks} tasks ({error.strerror}); "
+                "nothing was accepted",
+            ) from error
+
+    def give(self, need: Need) -> bool:
+        """Free room for a call; return whether there was any that it may use."""
+        if need == Need.REFUSE:
+            return False
+        if (
+            need == Need.RESERVE
+            and self._reserve is not None
+            and self._reserve.give_back(ROOM_BYTES)
+        ):
+            return True
+        return self.give_up_ballast()
+
+    def give_up_ballast(self) -> bool:
+        """Free the ballast; return whether there was any."""
+        return self._ballast is not None and self._ballast.release()
+
+    def close(self) -> None:
+        """Close the files; their blocks stay allocated."""
+        for file in (self._reserve, self._ballast):
+            if file is not None:
+                file.close()
