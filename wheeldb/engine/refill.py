@@ -30,6 +30,7 @@ from wheeldb.engine.columns import Columns
 from wheeldb.engine.hot import HotTable
 from wheeldb.engine.row import SCHEDULED
 from wheeldb.engine.state import State
+from wheeldb.engine.undo import Undo
 from wheeldb.engine.window import Horizon, Window
 from wheeldb.index.keys import COARSE_MS
 from wheeldb.index.snapshot import Snapshot
@@ -126,8 +127,12 @@ class Slice:
             del found[capacity:]
         self._limit = limit
 
-    def finish(self) -> bool:
-        """Place the slice; call it under the lock.  Return whether it counted."""
+    def finish(self, undos: list[Undo]) -> bool:
+        """Place the slice; call it under the lock.  Return whether it counted.
+
+        Args:
+            undos: What is not shown yet: of that the window hears when it is.
+        """
         state, window, lane = self._state, self._window, self._lane
         if lane in window.closed or window.horizons.get(lane) != self._horizon:
             return False
@@ -146,10 +151,10 @@ class Slice:
         for due_ms, number in self._found:
             if number not in changed:
                 window.place(lane, due_ms, number)
-        self._place_hot(tables)
+        self._place_hot(tables, undos)
         return True
 
-    def _place_hot(self, tables: list[HotTable]) -> None:
+    def _place_hot(self, tables: list[HotTable], undos: list[Undo]) -> None:
         """Place what the hot tables have in the slice; the first to know wins."""
         state, window, lane, low = self._state, self._window, self._lane, self._horizon
         seen: set[int] = set()
@@ -158,6 +163,8 @@ class Slice:
                 if number in seen:
                     continue
                 seen.add(number)
+                if undos:
+                    entry = state.view(number, undos)
                 if entry is None:
                     continue
                 if type(entry) is Columns:

@@ -17,11 +17,16 @@ They may outlive what they stand for (a task cancelled, moved or leased), so who
 one looks at the row; what may never happen is that a waiting task below the horizon has
 no entry.  ``sweep`` compares, and its counter must stay 0.
 
+A change that is cut short (a Ctrl-C may fall between any two bytecodes) would leave a
+broken wheel.  So it then lets go of everything, and is loaded anew: ``reset``.
+
 The window knows no lock, clock or file; its owner holds the state's lock.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from functools import wraps
 from heapq import heappop, heappush
+from typing import Concatenate, ParamSpec, TypeVar
 
 from wheeldb.engine.columns import Columns
 from wheeldb.engine.lanes import LANE_FIRST, Lanes
@@ -32,6 +37,9 @@ from wheeldb.wheel import DUE_SHIFT, Wheel
 __all__ = ("Horizon", "Window", "entry_due", "entry_number")
 
 Horizon = tuple[int, int]
+
+_Arguments = ParamSpec("_Arguments")
+_Answer = TypeVar("_Answer")
 
 LANE_SHIFT = 53
 _NUMBER_MASK = (1 << LANE_SHIFT) - 1
@@ -58,6 +66,24 @@ def entry_number(entry: int) -> int:
     return entry & _NUMBER_MASK
 
 
+def _whole_or_reset(
+    change: Callable[Concatenate["Window", _Arguments], _Answer],
+) -> Callable[Concatenate["Window", _Arguments], _Answer]:
+    """Let a change that does not come to its end empty the window."""
+
+    @wraps(change)
+    def guarded(
+        self: "Window", /, *args: _Arguments.args, **options: _Arguments.kwargs
+    ) -> _Answer:
+        try:
+            return change(self, *args, **options)
+        except BaseException:
+            self.reset()
+            raise
+
+    return guarded
+
+
 class Window:
     """The earliest waiting tasks, by lane."""
 
@@ -80,6 +106,15 @@ class Window:
 
     # Keeping up with the state.
 
+    def reset(self) -> None:
+        """Let go of every entry; each lane is to be loaded from its beginning."""
+        elapsed, wall = self.wheels
+        self.wheels = (Wheel(elapsed.now_ms), Wheel(wall.now_ms))
+        self.ready = {}
+        self.ready_count = 0
+        self.horizons = dict.fromkeys(list(self.lanes.numbers.values()), (-1, 0))
+
+    @_whole_or_reset
     def reconcile(
         self, touched: Iterable[tuple[Row | None, Row | None] | Columns]
     ) -> None:
@@ -98,6 +133,7 @@ class Window:
         if len(self) > self.entries_max + self.entries_max // 4:
             self._trim()
 
+    @_whole_or_reset
     def place(self, lane: int, due_ms: int, number: int) -> None:
         """Give a waiting task its entry, if it lies below the lane's horizon."""
         if lane in self.closed:
@@ -147,6 +183,7 @@ class Window:
 
     # Time goes on.
 
+    @_whole_or_reset
     def advance(self, elapsed_ms: int, wall_ms: int, limit: int) -> int:
         """Move what is due from the wheels to the ready heaps; return how many."""
         moved = 0
@@ -158,7 +195,7 @@ class Window:
                 self._set_back(now_ms)
             due = wheel.advance(now_ms, limit - moved)
             for entry in due:
-                self.make_ready(entry)
+                self._make_ready(entry)
             moved += len(due)
         return moved
 
@@ -177,11 +214,16 @@ class Window:
         wheel.clear(max(wall_ms, 0))
         wheel.insert_many(entries)
 
+    @_whole_or_reset
     def make_ready(self, entry: int) -> None:
         """Put an entry that is due into its lane's heap."""
+        self._make_ready(entry)
+
+    def _make_ready(self, entry: int) -> None:
         heappush(self.ready.setdefault(entry_lane(entry), []), entry)
         self.ready_count += 1
 
+    @_whole_or_reset
     def take(self, lane: int) -> int | None:
         """Remove and return the first ready entry of a lane."""
         heap = self.ready.get(lane)
@@ -216,6 +258,7 @@ class Window:
 
     # Horizons.
 
+    @_whole_or_reset
     def close_lane(self, lane: int) -> None:
         """Let go of a lane's entries; nothing is loaded until it is opened."""
         self.closed.add(lane)
