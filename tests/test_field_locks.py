@@ -2,8 +2,8 @@
 
 Goal: whatever lies in LOCK, however the owner ended and whoever comes second, there is
 one owner, the others are told at once who it is, and nobody loses it by another's
-doing. Method: real processes that talk over pipes; SIGKILL, SIGSTOP and fork are real. Nothing
-here sleeps: each step waits for a line that the step before caused.
+doing. Method: real processes that talk over pipes; SIGKILL, SIGSTOP and fork are real.
+Nothing here sleeps: each step waits for a line that the step before caused.
 """
 
 import os

@@ -384,8 +384,11 @@ class WheelDB:
         Raises:
             Compacted: Some of them are gone; its ``oldest_lsn`` is the first one left.
             ClosedError: The store was closed meanwhile.
+            io.UnsupportedOperation: It was opened with ``readonly=True``: nothing will
+                come; ``events`` gives what there is.
         """
         self._access.require_open()
+        self._access.tending()
         return watch_events(
             self._engine, judge_lsn(from_lsn), self._access.require_open
         )
@@ -396,6 +399,8 @@ class WheelDB:
         Raises:
             TaskNotFound: Nothing is known under the id.
             TimeoutError: It took longer than ``timeout`` seconds.
+            io.UnsupportedOperation: It has not ended in what a store shows that was
+                opened with ``readonly=True``.
         """
         deadline_ms = self._access.deadline_ms(timeout)
         kept = self._engine.find(id)
@@ -416,6 +421,7 @@ class WheelDB:
                     )
                 if row.state == DEAD:
                     return self._access.present(row)
+                self._access.tending()
                 if not self._engine.wait_for_change(ticket, deadline_ms):
                     raise TimeoutError(f"{id!r} has not ended in {timeout} seconds")
 
@@ -444,6 +450,7 @@ class WheelDB:
 
         Raises:
             StorePoisoned: The log failed.
+            io.UnsupportedOperation: It was opened with ``readonly=True``.
         """
         queues = [queue] if isinstance(queue, str) else list(queue)
         if not queues:
@@ -458,6 +465,8 @@ class WheelDB:
             raise ValueError(f"limit is {limit!r}; it lies between 1 and 10000")
         wanted = None if names is None else frozenset(names)
         deadline_ms = self._access.deadline_ms(wait)
+        self._access.require_open()
+        self._access.tending()
         while True:
             ticket = self._engine.ticket
             self._access.require_open()
@@ -506,8 +515,9 @@ class WheelDB:
             limit: Move at most so many.
         """
         self._access.require_open()
+        upkeep = self._access.tending()
         moved = self._engine.advance(limit)
-        self._access.tending().tend()
+        upkeep.tend()
         return moved
 
     def next_in(self) -> float | None:
@@ -530,11 +540,13 @@ class WheelDB:
     def checkpoint(self) -> None:
         """Bring the index up to the log's end."""
         self._access.require_open()
+        self._access.tending()
         self._engine.checkpoint()
 
     def snapshot(self) -> Path:
         """Write a snapshot, verify it, and return its path."""
         self._access.require_open()
+        self._access.tending()
         return Path(take_snapshot(self._engine, archive=self._settings.archive))
 
     def close(self) -> None:
