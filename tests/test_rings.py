@@ -49,6 +49,7 @@ RINGS = {
     "backup": 4,
     "care": 4,
     "closing": 4,
+    "entropy": 4,
     "layout": 4,
     "leases": 4,
     "opening": 4,

@@ -7,6 +7,7 @@ what it finds; nothing found is an empty list.
 """
 
 from collections.abc import Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass
 
 from wheeldb.driver import Driver
@@ -21,6 +22,7 @@ from wheeldb.events import F, Kind
 from wheeldb.log.frame import lsn_bound
 from wheeldb.log.segment import list_segments
 from wheeldb.log.snapshot import (
+    SnapshotInfo,
     list_snapshots,
     remove_snapshots,
     verify_snapshot,
@@ -33,10 +35,17 @@ __all__ = (
     "check_store",
     "gather_statistics",
     "take_snapshot",
+    "wants_last_snapshot",
     "wants_snapshot",
+    "write_state",
 )
 
 SNAPSHOT_SMALL_BYTES = 16 * 2**20
+LOG_SMALL_BYTES = 2**20
+SEGMENTS_MANY = 64
+# For the estimate of how long a snapshot takes: a row without payload, and a slow disk.
+ROW_BYTES = 200
+SNAPSHOT_BYTES_PER_S = 5 * 2**20
 _STATE_NAMES = {
     SCHEDULED: "scheduled",
     LEASED: "leased",
@@ -212,26 +221,7 @@ def take_snapshot(engine: Engine, *, archive: bool) -> str:
         OSError: If it could not be written; nothing is removed.
     """
     with engine.snapshotting:
-        with engine.checkpointing:
-            checkpoint = engine.checkpoint()
-            view = engine.state.index.snapshot()
-            snapshot = view.__enter__()
-        try:
-            info = write_snapshot(
-                engine.disk,
-                f"{engine.path}/snapshots",
-                database=engine.database,
-                incarnation=engine.state.incarnation,
-                lsn=checkpoint.lsn,
-                hlc=checkpoint.hlc,
-                bound=lsn_bound(checkpoint.lsn),
-                entropy=engine.entropy,
-                payloads=snapshot_payloads(
-                    snapshot, checkpoint.tables, checkpoint.digests
-                ),
-            )
-        finally:
-            view.__exit__(None, None, None)
+        info = write_state(engine, f"{engine.path}/snapshots")
         engine.note(
             Kind.SNAPSHOT_TAKEN,
             {
@@ -247,26 +237,82 @@ def take_snapshot(engine: Engine, *, archive: bool) -> str:
         return info.path
 
 
+def write_state(engine: Engine, directory: str) -> SnapshotInfo:
+    """Write the state as of a checkpoint, taken now, as a snapshot.
+
+    Raises:
+        CorruptionError: If the index is not what the events make; nothing stays.
+        StorePoisoned: If the log has failed.
+        OSError: If it could not be written; nothing stays.
+    """
+    with engine.snapshotting, ExitStack() as view:
+        with engine.checkpointing:
+            checkpoint = engine.checkpoint()
+            snapshot = view.enter_context(engine.state.index.snapshot())
+        return write_snapshot(
+            engine.disk,
+            directory,
+            database=engine.database,
+            incarnation=engine.state.incarnation,
+            lsn=checkpoint.lsn,
+            hlc=checkpoint.hlc,
+            bound=lsn_bound(checkpoint.lsn),
+            entropy=engine.entropy,
+            payloads=snapshot_payloads(snapshot, checkpoint.tables, checkpoint.digests),
+        )
+
+
 def _remove_superfluous(engine: Engine, *, archive: bool) -> None:
-    directory = f"{engine.path}/snapshots"
-    names = list_snapshots(engine.disk, directory)
+    """Remove what two whole generations make superfluous.
+
+    As long as the older one is damaged, everything stays: the log before it may be what
+    undoes the damage.  ``check`` names it.
+    """
+    disk, directory = engine.disk, f"{engine.path}/snapshots"
+    names = list_snapshots(disk, directory)
     if len(names) < 2:
         return
     older = names[1]
-    verify_snapshot(
-        engine.disk, f"{directory}/{older.file_name}", database=engine.database
-    )
-    remove_snapshots(engine.disk, directory)
+    try:
+        verify_snapshot(
+            disk, f"{directory}/{older.file_name}", database=engine.database
+        )
+    except CorruptionError:
+        return
+    remove_snapshots(disk, directory)
     target = None
     if archive:
         target = f"{engine.path}/archive"
-        engine.disk.make_directory(target)
+        disk.make_directory(target)
+        disk.sync_directory(engine.path)
     engine.committer.retire(older.lsn + 1, archive=target)
 
 
 def wants_snapshot(engine: Engine) -> bool:
     """Return whether the log has grown past the last snapshot's size."""
-    frame_bytes = engine.committer.log_statistics().frame_bytes
-    grown = frame_bytes - engine.snapshot_frame_bytes
-    return grown > max(engine.snapshot_bytes, SNAPSHOT_SMALL_BYTES)
+    return _log_growth(engine) > max(engine.snapshot_bytes, SNAPSHOT_SMALL_BYTES)
 
+
+def wants_last_snapshot(engine: Engine, budget_s: float) -> bool:
+    """Return whether a close is to write a snapshot, and has the time for it.
+
+    Small stores write one once it saves a noticeable part of the next rebuild, large
+    ones when the log has grown by a quarter of the last one; each opening begins a
+    segment, and of those there must not be too many either.
+    """
+    state = engine.state
+    size = state.payload_bytes + ROW_BYTES * (
+        state.pending_count + state.finished_count
+    )
+    if size > budget_s * SNAPSHOT_BYTES_PER_S:
+        return False
+    segments = len(list_segments(engine.disk, f"{engine.path}/log"))
+    return (
+        _log_growth(engine) > max(engine.snapshot_bytes // 4, LOG_SMALL_BYTES)
+        or segments > SEGMENTS_MANY
+    )
+
+
+def _log_growth(engine: Engine) -> int:
+    frame_bytes = engine.committer.log_statistics().frame_bytes
+    return frame_bytes - engine.snapshot_frame_bytes

@@ -7,8 +7,9 @@ a poisoned store nothing is written any more.
 
 import contextlib
 
-from wheeldb.care import take_snapshot, wants_snapshot
+from wheeldb.care import take_snapshot, wants_last_snapshot
 from wheeldb.engine.engine import Engine
+from wheeldb.engine.moment import span_ms
 from wheeldb.engine.upkeep import Upkeep
 from wheeldb.errors import CorruptionError, StorageFullError, StorePoisoned
 from wheeldb.events import F, pack_fields
@@ -35,21 +36,26 @@ def _finish(engine: Engine, upkeep: Upkeep, settings: Settings) -> None:
         # On a full disk there is no footer: the next opening replays the log's tail.
         upkeep.anchor()
         checkpoint = engine.checkpoint()
-        if wants_snapshot(engine):
-            take_snapshot(engine, archive=settings.archive)
+        budget_s = span_ms(settings.shutdown_budget, "shutdown_budget") / 1000
+        if wants_last_snapshot(engine, budget_s):
+            # Without a new one, the ones before and the log do as well.
+            with contextlib.suppress(OSError):
+                take_snapshot(engine, archive=settings.archive)
             checkpoint = engine.checkpoint()
         footer = {
             F.CHECKPOINT: checkpoint.lsn,
             F.DIGESTS: engine.digests.stored(),
         }
         lsn = engine.committer.write_footer(pack_fields(footer))
-        # Only now: whoever reads it takes the footer for durable.
-        write_vouch(
-            engine.disk,
-            Layout(path=engine.path),
-            engine.clock,
-            closed_lsn=lsn,
-            proven_lsn=lsn,
-            checkpoint_lsn=checkpoint.lsn,
-            starts=0,
-        )
+        # Only now: whoever reads it takes the footer for durable.  Without it the next
+        # opening reads the index in a child process first.
+        with contextlib.suppress(OSError):
+            write_vouch(
+                engine.disk,
+                Layout(path=engine.path),
+                engine.clock,
+                closed_lsn=lsn,
+                proven_lsn=lsn,
+                checkpoint_lsn=checkpoint.lsn,
+                starts=0,
+            )

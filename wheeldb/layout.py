@@ -32,6 +32,7 @@ from wheeldb.log.source import ByteSource
 
 __all__ = (
     "FORMAT_VERSION",
+    "RELEASE",
     "Layout",
     "mend_format",
     "read_backup_format",
@@ -41,6 +42,8 @@ __all__ = (
 )
 
 FORMAT_VERSION = 1
+# Who writes, for the ``opened`` event.
+RELEASE = "0.1.0"
 STORE, BACKUP = "wheeldb", "wheeldb backup"
 _FORMAT_BYTES_MAX = 4096
 

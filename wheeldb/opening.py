@@ -16,7 +16,6 @@ import errno
 import os
 import posixpath
 import re
-import secrets
 import sys
 from datetime import datetime
 from typing import TypedDict, Unpack
@@ -34,8 +33,10 @@ from wheeldb.engine.readonly import ReadonlyEngine
 from wheeldb.engine.request import span_ms
 from wheeldb.engine.upkeep import Upkeep
 from wheeldb.engine.values import instant
+from wheeldb.entropy import system_entropy
 from wheeldb.errors import FormatError, LockedError, StorageFullError
 from wheeldb.index import MemoryIndex
+from wheeldb.layout import RELEASE
 from wheeldb.log.segment import Entropy
 from wheeldb.recovery import Layout, Options
 from wheeldb.settings import Settings
@@ -43,14 +44,12 @@ from wheeldb.store import WheelDB
 
 __all__ = (
     "OpenOptions",
-    "SystemEntropy",
     "open_store",
     "recovery_options",
     "system_entropy",
 )
 
 MEMORY = ":memory:"
-RELEASE = "0.1.0"
 COMMAND_CHARS_MAX = 100
 
 _FULL = (errno.ENOSPC, errno.EDQUOT)
@@ -60,17 +59,6 @@ _SINCE = re.compile(r"since (\S+)\)$")
 _NAMES = frozenset(
     {"LOCK", "FORMAT", "FORMAT.tmp", "log", "index", "snapshots", "aside", "lost+found"}
 )
-
-
-class SystemEntropy:
-    """Random bytes from the operating system."""
-
-    def bytes(self, count: int, /) -> bytes:
-        """Return ``count`` random bytes."""
-        return secrets.token_bytes(count)
-
-
-system_entropy = SystemEntropy()
 
 
 class OpenOptions(TypedDict, total=False):

@@ -20,7 +20,6 @@ This module opens; it does not serve.  ``replay.py`` and ``planting.py`` make st
 what is left of others.
 """
 
-from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass
 
@@ -50,7 +49,7 @@ from wheeldb.engine.opened import (
 )
 from wheeldb.engine.state import State
 from wheeldb.engine.window import Window
-from wheeldb.errors import CorruptionError, StorageFullError
+from wheeldb.errors import CorruptionError
 from wheeldb.layout import (
     Layout,
     mend_format,

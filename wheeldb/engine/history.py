@@ -17,6 +17,7 @@ from wheeldb.errors import Compacted
 from wheeldb.events import FIELD_NAMES, EventRecord, F, Kind, iterate_events
 from wheeldb.log.frame import Frame
 from wheeldb.log.reader import LogScan
+from wheeldb.log.segment import list_segments
 from wheeldb.model import Event
 from wheeldb.payload import unpack_payload
 
@@ -52,12 +53,15 @@ class History(list[Event]):
 
 
 def scan_frames(engine: Engine, from_lsn: int) -> LogScan:
-    """Return a scan of the log above an LSN; the owner may write meanwhile."""
+    """Return a scan of what the log has above an LSN; the owner may write meanwhile."""
+    directory = f"{engine.path}/log"
+    names = list_segments(engine.disk, directory)
     return LogScan(
         engine.disk,
-        f"{engine.path}/log",
+        directory,
         database=engine.database,
-        from_lsn=from_lsn,
+        # Snapshots replace the segments before: that those are gone is no damage here.
+        from_lsn=max(from_lsn, names[0].first_lsn - 1) if names else from_lsn,
     )
 
 

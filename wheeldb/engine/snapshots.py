@@ -12,7 +12,9 @@ make: a snapshot that would copy a silent loss is refused, and with it the remov
 the log that could undo the loss.
 """
 
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from typing import Any, TypeVar
 
 from wheeldb.disk import Disk
 from wheeldb.engine.checkpoint import DIGESTS_NAME, TABLES_NAME
@@ -20,7 +22,7 @@ from wheeldb.engine.digests import Digests
 from wheeldb.engine.lanes import LANE_FIRST, LANE_LEASED, field_in_index
 from wheeldb.engine.row import Finished, Row
 from wheeldb.engine.state import State
-from wheeldb.engine.tables import unpack_tables
+from wheeldb.engine.tables import pack_tables, unpack_tables
 from wheeldb.errors import CorruptionError
 from wheeldb.events import (
     F,
@@ -30,6 +32,7 @@ from wheeldb.events import (
     pack_event,
     pack_fields,
 )
+from wheeldb.index import MemoryIndex
 from wheeldb.index.changes import Changes
 from wheeldb.index.keys import (
     DUE,
@@ -46,7 +49,15 @@ from wheeldb.index.keys import (
 from wheeldb.index.snapshot import Snapshot
 from wheeldb.log.snapshot import open_snapshot
 
-__all__ = ("load_snapshot", "snapshot_payloads")
+__all__ = (
+    "load_snapshot",
+    "load_what_is_left",
+    "read_tables",
+    "snapshot_payloads",
+)
+
+# What a snapshot holds of a row: its key, its body at the end.
+_Row = TypeVar("_Row", tuple[int, int, bytes], tuple[int, bytes])
 
 _PIECE_COUNT = 1_000
 _PIECE_BYTES = 2**19
@@ -83,9 +94,9 @@ def snapshot_payloads(
         after = kept[-1][0]
         for lsn, body in kept:
             found.add(FINISHED, row_digest(lsn, row_crc(number_key(lsn), lsn, body)))
-        for piece in _pieces(kept):
-            fields = pack_fields({F.FINISHED_ROWS: piece})
-            yield head + pack_event(Kind.STATE_FINISHED, len(piece), fields)
+        for small in _pieces(kept):
+            fields = pack_fields({F.FINISHED_ROWS: small})
+            yield head + pack_event(Kind.STATE_FINISHED, len(small), fields)
     for table in (TASK, FINISHED):
         if found.stored()[table] != digests.stored()[table]:
             raise CorruptionError(
@@ -94,9 +105,9 @@ def snapshot_payloads(
             )
 
 
-def _pieces(rows: list) -> Iterator[list]:  # type: ignore[type-arg]
+def _pieces(rows: Iterable[_Row]) -> Iterator[list[_Row]]:
     """Yield rows in lists whose bodies take about half a megabyte at most."""
-    piece: list[tuple] = []  # type: ignore[type-arg]
+    piece: list[_Row] = []
     size = 0
     for row in rows:
         piece.append(row)
@@ -117,19 +128,50 @@ def load_snapshot(
         CorruptionError: If the file is damaged, or does not hold what it says.
     """
     loader = _Loader(state, digests)
-    for payload in open_snapshot(disk, path, database=database):
-        for _, record in iterate_events(payload):
-            fields = record.fields
-            if record.kind == Kind.STATE_TABLES:
-                loader.tables(fields)
-            elif record.kind == Kind.STATE:
-                for number, lsn, body in fields[F.TASK_ROWS]:  # type: ignore[attr-defined]
-                    loader.task(number, lsn, body)
-            else:
-                for lsn, body in fields[F.FINISHED_ROWS]:  # type: ignore[attr-defined]
-                    loader.finished(lsn, body)
-            loader.write_piece()
+    with open_snapshot(disk, path, database=database) as reader:
+        loader.read(reader)
     loader.finish(path)
+
+
+def load_what_is_left(
+    disk: Disk, path: str, state: State, digests: Digests, *, database: bytes | None
+) -> CorruptionError | None:
+    """Fill an empty state and its index from a snapshot that may be damaged.
+
+    Returns:
+        The damage behind which nothing was read, ``None`` if there was none.
+
+    Raises:
+        CorruptionError: If not even its header is whole; nothing was loaded.
+    """
+    loader = _Loader(state, digests)
+    damage = None
+    with open_snapshot(disk, path, database=database) as reader:
+        try:
+            loader.read(reader)
+        except CorruptionError as error:
+            damage = error
+        if damage is None:
+            loader.finish(path)
+        else:
+            loader.finish_what_is_left(reader.lsn, reader.hlc)
+    return damage
+
+
+def read_tables(disk: Disk, path: str, *, database: bytes) -> State:
+    """Return a state that has a snapshot's tables, and none of its rows.
+
+    Raises:
+        CorruptionError: If the file is damaged in front of them.
+    """
+    state = State(MemoryIndex())
+    with open_snapshot(disk, path, database=database) as reader:
+        for payload in reader:
+            for _, record in iterate_events(payload):
+                if record.kind == Kind.STATE_TABLES:
+                    unpack_tables(state, _bytes(record.fields[F.CHECKPOINT]))
+                    return state
+    raise CorruptionError("the snapshot has no tables", path=path)
 
 
 class _Loader:
@@ -141,15 +183,35 @@ class _Loader:
         self._changes = Changes()
         self._tables: bytes | None = None
         self._expected: object = None
+        # What the rows come to, should the tables be of more than there are.
+        self._pending: Counter[tuple[str, int]] = Counter()
+        self._payload_bytes = 0
+        self._finished_count = 0
 
-    def tables(self, fields: dict[int, object]) -> None:
-        self._tables = fields[F.CHECKPOINT]  # type: ignore[assignment]
+    def read(self, payloads: Iterable[bytes]) -> None:
+        for payload in payloads:
+            for _, record in iterate_events(payload):
+                fields: dict[int, Any] = record.fields
+                if record.kind == Kind.STATE_TABLES:
+                    self.tables(fields)
+                elif record.kind == Kind.STATE:
+                    for number, lsn, body in fields[F.TASK_ROWS]:
+                        self.task(number, lsn, body)
+                else:
+                    for lsn, body in fields[F.FINISHED_ROWS]:
+                        self.finished(lsn, body)
+            self.write_piece()
+
+    def tables(self, fields: dict[int, Any]) -> None:
+        self._tables = _bytes(fields[F.CHECKPOINT])
         self._expected = fields[F.DIGESTS]
-        unpack_tables(self._state, self._tables)  # type: ignore[arg-type]
+        unpack_tables(self._state, self._tables)
 
     def task(self, number: int, lsn: int, body: bytes) -> None:
         state, changes, add = self._state, self._changes, self._digests.add
         row = Row.unpack(number, lsn, body)
+        self._pending[row.queue, row.state] += 1
+        self._payload_bytes += len(row.payload)
         lane = state.lanes.of_row(row)
         field = field_in_index(lane, row)
         due_ms = max(row.due_ms, 0)
@@ -167,6 +229,7 @@ class _Loader:
 
     def finished(self, lsn: int, body: bytes) -> None:
         finished = Finished.unpack(lsn, body)
+        self._finished_count += 1
         hash8, number = id_hash(finished.id), finished.number
         self._changes.put_finished.append((lsn, body))
         self._digests.add(
@@ -192,3 +255,20 @@ class _Loader:
             {F.DIGESTS: self._digests.stored()}
         )
         self.write_piece(all_of_it=True)
+
+    def finish_what_is_left(self, lsn: int, hlc: int) -> None:
+        """Make the tables fit to the rows that were there."""
+        state = self._state
+        state.last_lsn, state.last_hlc = lsn, max(hlc, state.last_hlc)
+        state.pending = dict(self._pending)
+        state.pending_count = self._pending.total()
+        state.payload_bytes = self._payload_bytes
+        state.finished_count = self._finished_count
+        self._tables = pack_tables(state)
+        self._expected = self._digests.stored()
+        self.finish("")
+
+
+def _bytes(value: object) -> bytes:
+    assert isinstance(value, bytes), f"tables are bytes, not {type(value).__name__}"
+    return value

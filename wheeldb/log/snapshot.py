@@ -74,6 +74,7 @@ __all__ = (
     "SnapshotInfo",
     "SnapshotName",
     "SnapshotReader",
+    "copy_snapshot",
     "list_snapshots",
     "open_snapshot",
     "remove_snapshots",
@@ -400,6 +401,46 @@ def write_snapshot(
         if is_new:  # Ensures 3
             with contextlib.suppress(OSError):
                 disk.unlink(final)  # Ensures 2
+        raise
+    return replace(info, path=final)
+
+
+def copy_snapshot(
+    disk: Disk, path: str, directory: str, *, database: bytes
+) -> SnapshotInfo:
+    """Copy a snapshot to another directory, durably, and return what was read back.
+
+    Ensures:
+        Under its name the copy is whole, and was read back after its sync.
+
+    Raises:
+        CorruptionError: If the original is damaged.
+        FormatError: If it is of another database or a newer format.
+        OSError: If there is no room, a write or a sync failed, or what was read back
+            is damaged (EIO); no name stays.
+    """
+    info = verify_snapshot(disk, path, database=database)
+    temporary = os.path.join(directory, TEMPORARY_NAME)
+    final = os.path.join(directory, SnapshotName(info.lsn).file_name)
+    try:
+        with ByteSource(disk, path) as source:
+            handle = disk.open(temporary, create=True)
+            try:
+                disk.truncate(handle, 0)  # A crash may have left a longer one.
+                offset = 0
+                while piece := source.read(offset, PIECE_BYTES):
+                    write_all(disk, handle, piece, offset)
+                    offset += len(piece)
+                disk.sync_data(handle)
+            finally:
+                disk.close(handle)
+        info = _read_back(disk, temporary, database)
+        disk.rename(temporary, final)
+        disk.sync_directory(directory)
+    except BaseException:
+        for left in (temporary, final):
+            with contextlib.suppress(OSError):
+                disk.unlink(left)
         raise
     return replace(info, path=final)
 
