@@ -60,20 +60,32 @@ class Access:
         self.closed_because = ""
 
     def require_open(self) -> None:
-        """Raise unless the store can be used.
+        """Raise unless the store can be looked at.
+
+        A poisoned store can: what is shown had been durable.
 
         Raises:
             ClosedError: It was closed, or opened before a fork.
-            StorePoisoned: Its driver has failed.
         """
         if self.closed_because:
             raise ClosedError(f"the store can't be used: {self.closed_because}")
-        driver = self.driver
-        if driver is not None and driver.failure is not None:
+
+    def require_running(self) -> None:
+        """Raise unless the store can be changed, and its time goes on.
+
+        Raises:
+            ClosedError: As ``require_open``.
+            StorePoisoned: Its log or its driver has failed.
+        """
+        self.require_open()
+        failure: BaseException | None = None
+        if self.driver is not None:
+            failure = self.driver.failure
+        failure = failure or self.engine.committer.poison
+        if failure is not None:
             raise StorePoisoned(
-                f"the store's driver has ended ({driver.failure}); close the store and "
-                "open it again"
-            ) from driver.failure
+                f"the store has failed ({failure}); close it and open it again"
+            ) from failure
 
     def tending(self) -> Upkeep:
         """Return the upkeep of a store that is open for writing.
@@ -99,7 +111,7 @@ class Access:
         ids: Sequence[str] = (),
     ) -> _Answer:
         """Commit a change with the store's durability, or another."""
-        self.require_open()
+        self.require_running()
         return self.engine.commit(
             decide,
             synced=self.settings.is_synced if synced is None else synced,
@@ -115,7 +127,7 @@ class Access:
         Raises:
             TypeError, ValueError, PayloadTooLarge: For what can't be right.
         """
-        self.require_open()
+        self.require_running()
         if len(tasks) > self.limits.batch_max:
             raise ValueError(
                 f"{len(tasks)} tasks in one call; batch_max is {self.limits.batch_max}"

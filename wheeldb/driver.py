@@ -1,26 +1,36 @@
-"""The driver: the one thread that sleeps until something is due, and sees to it.
+"""The driver: the thread that sleeps until something is due, and sees to it.
 
 It waits in one ``poll`` on boottime, wall clock and an alarm (``clock/waiter.py``),
 lets ``Upkeep.step`` do what there is to do, and sleeps again until the instant that
-this returns.  With nothing pending it sleeps for ever: no wake-up when nothing is due.
+``Upkeep.plan`` names.  With nothing pending it sleeps for ever: no wake-up when nothing
+is due.  What takes its time, checkpoints and snapshots, is done by a second thread, so
+that no task waits for it::
 
-Commits call ``nudge`` from their own threads, which wakes it only if it sleeps longer
-than the change allows.  What the upkeep raises ends the driver and is kept in
-``failure``; the store then says so at every call.
+    driver   step ─ plan ─ sleep ······ step ─ plan ─ sleep ·· step ─ plan ─ sleep
+                                           │ something to tidy    ▲ done
+    tidier   sleep ························└─► checkpoint ────────┘ sleep ········
+
+Commits call ``nudge`` from their own threads, which wakes the driver only if it would
+sleep through what they changed.  The plan is made under the state's lock, and changes
+show under the same lock: none falls between the two.
+
+What either thread raises ends the driver and is kept in ``failure``; the store then
+says so at every call that needs it.  An open store goes on until it is closed or the
+process ends, even if nobody refers to it any more: the threads do.
 """
 
 import threading
+from collections.abc import Callable
 
 from wheeldb.clock import Waiter
-from wheeldb.engine.upkeep import TAIL_MS, Upkeep, Wait
-from wheeldb.errors import ClosedError
+from wheeldb.engine.upkeep import Upkeep, Wait
 from wheeldb.events import ELAPSED, WALL
 
 __all__ = ("Driver",)
 
 
 class Driver:
-    """Drives one store from a thread of its own."""
+    """Drives one store from threads of its own."""
 
     def __init__(self, upkeep: Upkeep, waiter: Waiter) -> None:
         self.failure: BaseException | None = None
@@ -29,9 +39,15 @@ class Driver:
         self._is_stopping = False
         # Until when the driver sleeps, while it does; what is earlier has to wake it.
         self._wait: Wait | None = None
-        self._thread = threading.Thread(
-            target=self._drive, name="wheeldb-driver", daemon=True
-        )
+        self._is_tidying = False
+        self._to_tidy = threading.Semaphore(0)
+        self._threads = [
+            threading.Thread(target=self._run, args=(work,), name=name, daemon=True)
+            for work, name in (
+                (self._drive, "wheeldb-driver"),
+                (self._tidy, "wheeldb-tidier"),
+            )
+        ]
 
     @property
     def wakeups(self) -> int:
@@ -39,62 +55,101 @@ class Driver:
         return self._waiter.wakeups
 
     def start(self) -> None:
-        """Begin to drive."""
-        self._thread.start()
+        """Begin to drive.
+
+        Raises:
+            RuntimeError: The system has no thread left.
+        """
+        try:
+            for thread in self._threads:
+                thread.start()
+        except BaseException:
+            self.stop()
+            raise
 
     def stop(self) -> None:
-        """End the thread and wait for it; does nothing the second time."""
+        """End the threads and wait for them; does nothing the second time.
+
+        Called from one of them, it doesn't wait for that one.
+        """
         self._is_stopping = True
         self._waiter.wake()
-        if self._thread.is_alive() and self._thread is not threading.current_thread():
-            self._thread.join()
+        self._to_tidy.release()
+        for thread in self._threads:
+            if thread.is_alive() and thread is not threading.current_thread():
+                thread.join()
         self._waiter.close()
 
     def alarm(self) -> None:
         """Make it look again now."""
         self._waiter.wake()
 
-    def nudge(self) -> None:
+    def nudge(self, at_ms: int | None = None) -> None:
         """Make it look again if it would sleep through a change; hold the lock.
 
-        A change needs a look at the log's tail soon, and earlier than the next
-        expiration if it brought an earlier one.
+        Args:
+            at_ms: The boottime at which it is wanted.  By default it finds out itself:
+                the log's tail wants a look soon, and what became visible may have
+                brought an earlier due time or end of a lease.
         """
         wait = self._wait
         if wait is None:
             return
-        engine = self._upkeep.engine
-        window = engine.window
-        until_ms = wait.boottime_ms
-        soon_ms = engine.clock.read().boottime_ms + TAIL_MS
-        elapsed_ms = window.wheels[ELAPSED].next_expiration()
-        if elapsed_ms is not None:
-            soon_ms = min(soon_ms, engine.keeper.elapsed_to_boottime(elapsed_ms))
-        wall_ms = window.wheels[WALL].next_expiration()
-        if (
-            until_ms is None
-            or soon_ms < until_ms
-            or (
-                wall_ms is not None and (wait.wall_ms is None or wall_ms < wait.wall_ms)
-            )
-        ):
+        if at_ms is None:
+            is_too_long = self._is_too_long(wait)
+        else:
+            is_too_long = wait.boottime_ms is None or at_ms < wait.boottime_ms
+        if is_too_long:
             self._wait = None
             self._waiter.wake()
 
-    def _drive(self) -> None:
+    def _is_too_long(self, wait: Wait) -> bool:
+        upkeep = self._upkeep
+        engine = upkeep.engine
+        now = engine.decider.now
+        wall_ms = upkeep.next_due(WALL, now.wall_ms)
+        if wall_ms is not None and (wait.wall_ms is None or wall_ms < wait.wall_ms):
+            return True
+        elapsed_ms = upkeep.next_due(ELAPSED, now.elapsed_ms)
+        if elapsed_ms is not None:
+            elapsed_ms = engine.keeper.elapsed_to_boottime(elapsed_ms)
+        ends = engine.decider.lease_ends
+        until_ms = wait.boottime_ms
+        return any(
+            at_ms is not None and (until_ms is None or at_ms < until_ms)
+            for at_ms in (
+                upkeep.next_tail(),
+                elapsed_ms,
+                ends[0][0] if ends else None,
+            )
+        )
+
+    def _run(self, work: Callable[[], None]) -> None:
         try:
             while not self._is_stopping:
-                wait = self._upkeep.step()
-                self._wait = wait
-                # Whatever changed since the step began has nudged nobody.
-                if self._upkeep.is_stale():
-                    self._wait = None
-                    continue
-                self._waiter.wait(wait.boottime_ms, wait.wall_ms)
-                self._wait = None
-        except ClosedError:
-            if not self._is_stopping:
-                raise
+                work()
         except BaseException as error:  # kept, and told at every call
-            self.failure = error
+            if not self._is_stopping:
+                self.failure = self.failure or error
+            self._is_stopping = True
+            self._waiter.wake()
+            self._to_tidy.release()
             self._upkeep.engine.wake_waiters()
+
+    def _drive(self) -> None:
+        upkeep = self._upkeep
+        upkeep.step()
+        if not self._is_tidying and upkeep.wants_tidy():
+            self._is_tidying = True
+            self._to_tidy.release()
+        with upkeep.engine.lock:
+            wait = self._wait = upkeep.plan(is_tidying=self._is_tidying)
+        self._waiter.wait(wait.boottime_ms, wait.wall_ms)
+        self._wait = None
+
+    def _tidy(self) -> None:
+        self._to_tidy.acquire()
+        if not self._is_stopping:
+            self._upkeep.tidy()
+            self._is_tidying = False
+            self._waiter.wake()

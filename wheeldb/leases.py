@@ -99,6 +99,12 @@ class Lease:
     @property
     def remaining(self) -> float:
         """Seconds until the lease runs out; negative when it has."""
+        engine = self._access.engine
+        with engine.lock:
+            row = engine.state.leased.get(self.number)
+            if row is not None and row.fence == self.fence:
+                # It may have been renewed in the background.
+                self._until_ms = row.until_ms
         return (self._until_ms - self._access.boottime_ms()) / 1000
 
     @property
@@ -135,6 +141,7 @@ class Lease:
             size=size,
         )
         self._is_settled = True
+        access.engine.note_good_runs(1)
 
     def nack(self, error: BaseException | str, retry_in: Seconds | None = None) -> None:
         """Note that the attempt failed: the task waits for the next one, or is dead.
@@ -207,7 +214,6 @@ class Lease:
             need=Need.BALLAST,
             synced=False,
         )
-        access.tending().watch_lease(row.number, self._until_ms)
 
     def save(self, cursor: object) -> None:
         """Keep a resume point for the next attempt; durable on return.
@@ -231,11 +237,12 @@ class Lease:
         The driver does it (or ``poll``), each time a third of the lease has passed.
         """
         upkeep = self._access.tending()
-        upkeep.keep_lease(self._row)
+        block = object()
         try:
+            upkeep.keep_lease(block, self._row, self._until_ms)
             yield self
         finally:
-            upkeep.keep_lease_no_more(self._row)
+            upkeep.keep_lease_no_more(block)
 
     def __enter__(self) -> Self:
         self.renew()
@@ -251,11 +258,16 @@ class Lease:
             return
         if error is None:
             self.ack()
-        elif isinstance(error, Exception):
-            self.nack(error)
-        else:
-            # The program is being ended, the task did nothing wrong.
-            self.release()
+            return
+        try:
+            if isinstance(error, Exception):
+                self.nack(error)
+            else:
+                # The program is being ended, the task did nothing wrong.
+                self.release()
+        except LeaseLost as lost:
+            # What went wrong in the block comes first.
+            error.add_note(f"nor could the attempt be settled: {lost}")
 
     def __repr__(self) -> str:
         return f"<Lease of {self.name} {self.id!r}, fence {self.fence}>"

@@ -16,6 +16,7 @@ After a fork the child must not use it: every call there raises ``ClosedError``.
 
 import contextlib
 import os
+import threading
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime
@@ -88,6 +89,8 @@ class WheelDB:
         self._settings = settings
         self._report = report
         self._release_lock = release_lock
+        self._closing = threading.RLock()
+        self._is_closed = False
         self._access = Access(engine, upkeep, driver, settings)
         if driver is not None:
             engine.alarm = driver.alarm
@@ -396,9 +399,14 @@ class WheelDB:
     def wait(self, id: str, timeout: Seconds | None = None) -> Task:
         """Wait until a task is done, dead, cancelled or expired, and return it.
 
+        Without a driver it never waits: the task has ended, or it is a
+        ``TimeoutError``.
+
         Raises:
             TaskNotFound: Nothing is known under the id.
             TimeoutError: It took longer than ``timeout`` seconds.
+            ClosedError: The store was closed meanwhile.
+            StorePoisoned: The log or the driver failed.
             io.UnsupportedOperation: It has not ended in what a store shows that was
                 opened with ``readonly=True``.
         """
@@ -409,7 +417,7 @@ class WheelDB:
         with self._engine.awaiting(kept.number) as ended:
             while True:
                 ticket = self._engine.ticket
-                self._access.require_open()
+                self._access.require_running()
                 row = self._engine.view(kept.number)
                 if row is None:
                     final = self._engine.find(id)
@@ -422,7 +430,9 @@ class WheelDB:
                 if row.state == DEAD:
                     return self._access.present(row)
                 self._access.tending()
-                if not self._engine.wait_for_change(ticket, deadline_ms):
+                if self._driver is None or not self._engine.wait_for_change(
+                    ticket, deadline_ms
+                ):
                     raise TimeoutError(f"{id!r} has not ended in {timeout} seconds")
 
     # Working.
@@ -442,14 +452,16 @@ class WheelDB:
             limit: At most so many.
             wait: Seconds to wait for the first one; ``None`` waits for ever.  Without a
                 driver it never waits.
-            names: Only tasks with one of these names.
+            names: Only tasks with one of these names; of a queue's due tasks the first
+                1,000 are looked at.
 
         Returns:
             A list, in the order: priority, due time, LSN.  As a context manager it
             gives back what was not settled in the block.
 
         Raises:
-            StorePoisoned: The log failed.
+            ClosedError: The store was closed meanwhile.
+            StorePoisoned: The log or the driver failed.
             io.UnsupportedOperation: It was opened with ``readonly=True``.
         """
         queues = [queue] if isinstance(queue, str) else list(queue)
@@ -464,29 +476,36 @@ class WheelDB:
         if type(limit) is not int or not 1 <= limit <= LEASE_LIMIT_MAX:
             raise ValueError(f"limit is {limit!r}; it lies between 1 and 10000")
         wanted = None if names is None else frozenset(names)
-        deadline_ms = self._access.deadline_ms(wait)
-        self._access.require_open()
-        self._access.tending()
+        engine, access = self._engine, self._access
+        deadline_ms = access.deadline_ms(wait)
+        access.require_open()
+        access.tending()
         while True:
-            ticket = self._engine.ticket
-            self._access.require_open()
-            self._engine.advance()
-            if self._engine.has_ready(queues):
-                rows = self._access.commit(
-                    lambda decider: attempts.lease(decider, queues, limit, wanted),
-                    need=Need.BALLAST,
-                    synced=False,
-                )
-                if any(row.options.get(F.AT_MOST_ONCE) for row in rows):
-                    # Their start must not be forgotten in a power cut.
-                    self._engine.committer.sync()
+            ticket = engine.ready_ticket
+            access.require_running()
+            engine.advance()
+            if engine.has_ready(queues):
+                rows = self._lease(queues, limit, wanted)
                 if rows:
-                    self._access.tending().watch_leases(rows)
                     return self._hand_out(rows)
-            if self._driver is None or not self._engine.wait_for_change(
-                ticket, deadline_ms
-            ):
-                return Leases(self._access, [])
+            if self._driver is None or not engine.wait_for_ready(ticket, deadline_ms):
+                return Leases(access, [])
+
+    def _lease(
+        self, queues: Sequence[str], limit: int, names: frozenset[str] | None
+    ) -> list[Row]:
+        engine = self._engine
+        # After a power cut each start is to be counted, whatever it leads to.
+        is_synced = engine.syncs_leases
+        rows = self._access.commit(
+            lambda decider: attempts.lease(decider, queues, limit, names),
+            need=Need.BALLAST,
+            synced=is_synced,
+        )
+        if not is_synced and any(row.options.get(F.AT_MOST_ONCE) for row in rows):
+            # Their start must not be forgotten in a power cut.
+            engine.committer.sync()
+        return rows
 
     def ack_many(self, leases: Sequence[Lease]) -> list[Lease]:
         """Finish what is still held, in one frame; return what was lost."""
@@ -504,6 +523,7 @@ class WheelDB:
         for position, lease in enumerate(leases):
             if position not in lost:
                 lease._is_settled = True
+        self._engine.note_good_runs(len(keys) - len(lost))
         return [lease for position, lease in enumerate(leases) if position in lost]
 
     # Without a driver.
@@ -513,15 +533,25 @@ class WheelDB:
 
         Args:
             limit: Move at most so many.
+
+        Raises:
+            StorePoisoned: The log failed.
         """
-        self._access.require_open()
+        self._access.require_running()
         upkeep = self._access.tending()
         moved = self._engine.advance(limit)
-        upkeep.tend()
+        if self._driver is None:
+            upkeep.tend()
+            if upkeep.wants_tidy():
+                upkeep.tidy()
         return moved
 
     def next_in(self) -> float | None:
-        """Return seconds until something is due or a lease ends, ``None`` for never."""
+        """Return seconds until a task becomes due or a lease ends, ``None`` for never.
+
+        Tasks that are due already and wait to be leased don't count.  A task that is
+        held counts as the clocks run now: until it would be due if nobody set them.
+        """
         self._access.require_open()
         return self._access.tending().next_in()
 
@@ -550,18 +580,23 @@ class WheelDB:
         return Path(take_snapshot(self._engine, archive=self._settings.archive))
 
     def close(self) -> None:
-        """Stop, sync, write a snapshot if one is due, and give the lock back."""
-        if self._access.closed_because:
-            return
-        self._access.closed_because = "it was closed"
-        _open_stores.discard(self)
-        self._engine.wake_waiters()
-        if self._driver is not None:
-            self._driver.stop()
-        try:
-            close_engine(self._engine, self._upkeep, self._settings)
-        finally:
-            self._release_lock()
+        """Stop, sync, write a snapshot if one is due, and give the lock back.
+
+        Blocked calls raise ``ClosedError``.  If it was interrupted, call it again.
+        """
+        with self._closing:
+            if self._is_closed:
+                return
+            self._access.closed_because = "it was closed"
+            self._engine.wake_waiters()
+            if self._driver is not None:
+                self._driver.stop()
+            self._is_closed = True
+            _open_stores.discard(self)
+            try:
+                close_engine(self._engine, self._upkeep, self._settings)
+            finally:
+                self._release_lock()
 
     def __enter__(self) -> Self:
         return self
@@ -599,6 +634,9 @@ class WheelDB:
             "it was opened before a fork, and belongs to the parent process; open it "
             "in one process and reach it through that"
         )
+        self._is_closed = True
+        # One of the parent's threads may have been closing it.
+        self._closing = threading.RLock()
 
 
 _open_stores: "weakref.WeakSet[WheelDB]" = weakref.WeakSet()

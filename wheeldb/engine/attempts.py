@@ -6,6 +6,7 @@ ran out leaves its fence, so that a late ack is taken if nobody else took the ta
 """
 
 from collections.abc import Callable, Sequence
+from heapq import heappush
 
 from wheeldb.engine import admission
 from wheeldb.engine.decide import Decider
@@ -84,6 +85,8 @@ def lease(
         return []
     fields: dict[int, object] = {F.NUMBER: numbers, F.UNTIL: until}
     decider.emit(Fact(Kind.LEASED, len(numbers), fields))
+    for end in zip(until, numbers, strict=True):
+        heappush(decider.lease_ends, end)
     return [decider.state.leased[number] for number in numbers]
 
 
@@ -266,6 +269,7 @@ def renew(
     row = held(decider, number, fence, task_id)
     until_ms = decider.now.boottime_ms + (lease_ms or row.lease_ms)
     decider.emit(Fact(Kind.RENEWED, 1, {F.NUMBER: [number], F.UNTIL: [until_ms]}))
+    heappush(decider.lease_ends, (until_ms, number))
     return until_ms
 
 

@@ -503,7 +503,7 @@ class Committer:
             for call in group.calls:
                 if call.is_synced is group.is_synced:
                     call.is_settled = True
-            if group.parts:
+            if group.parts or group.answers:
                 self.on_settled()
             group.step = Step.SETTLED
 

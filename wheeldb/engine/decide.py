@@ -62,6 +62,9 @@ class Decider:
         self.parts: list[bytes] = []
         self.taken: list[int] = []
         self.rests_on = 0
+        # A heap of (until, number): when leases run out, in boottime.  Hints, as the
+        # window's entries are: the leased row says whether it is still so.
+        self.lease_ends: list[tuple[int, int]] = []
         # Tasks accepted since the opening; what is taken back later counts, too.
         self.scheduled_count = 0
         self.author = ""

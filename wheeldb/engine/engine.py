@@ -40,7 +40,7 @@ from wheeldb.engine.row import Finished, Row
 from wheeldb.engine.state import State
 from wheeldb.engine.tables import pack_tables
 from wheeldb.engine.window import Window
-from wheeldb.events import F, Kind, pack_fields
+from wheeldb.events import ELAPSED, WALL, F, Kind, pack_fields
 from wheeldb.log.segment import Entropy
 
 if TYPE_CHECKING:
@@ -130,15 +130,25 @@ class Engine:
         # Set by an opening after a power cut, until it is over.
         self.caution: Caution | None = None
         self.lock = committer.lock
-        # Rises whenever something may have become ready; who waits compares it.
+        # Rises whenever events have become visible; who waits for them compares it.
         self.ticket = 0
         self.changed = threading.Condition(self.lock)
+        # The same for tasks that may have become ready.
+        self.ready_ticket = 0
+        self.became_ready = threading.Condition(self.lock)
+        # Until when threads wait, in boottime; whoever runs the upkeep wakes them.
+        self.deadlines: dict[object, int] = {}
+        # When, in boottime, the log last grew (`tail_ms`), and when the tasks last
+        # changed; since when something is written and not synced.
+        self.tail_ms = self.changed_ms = clock.read().boottime_ms
+        self.unsynced_ms: int | None = None
+        self._settled_lsn = 0
         self.checkpointing = threading.RLock()
         self._freezing: _Freezing | None = None
         # Asks whoever runs the upkeep to look again: the driver's waiter.
         self.alarm: Callable[[], None] = lambda: None
-        # The same if a change needs it; called with the lock held.
-        self.nudge: Callable[[], None] = lambda: None
+        # The same if a change needs it, or by some boottime; the lock is held.
+        self.nudge: Callable[[int | None], None] = lambda at_ms: None
         committer.on_settled = self._settled
 
     # Time.
@@ -208,12 +218,16 @@ class Engine:
 
     def note(self, kind: Kind, fields: dict[int, object], *, synced: bool) -> int:
         """Commit a fact about the store itself; return its LSN."""
-        return self.commit(
+        changed_ms = self.changed_ms
+        lsn = self.commit(
             lambda decider: decider.emit(Fact(kind, 1, fields)),
             synced=synced,
             need=Need.BALLAST,
             author="wheel",
         )
+        # No task has changed: that must not put off a checkpoint.
+        self.changed_ms = changed_ms
+        return lsn
 
     def _make_way(self) -> None:
         """The hot table is full: have it written, or do it if that goes on already."""
@@ -226,15 +240,40 @@ class Engine:
             self.checkpoint()
 
     def _settled(self) -> None:
-        """Events have become visible; called with the lock held."""
+        """Events have become visible, or the log has failed; the lock is held."""
+        committer, window, now = self.committer, self.window, self.decider.now
         self.ticket += 1
         self.changed.notify_all()
-        self.nudge()
+        if committer.poison is not None:
+            # Nothing becomes ready any more; who waits for it has to know.
+            self._tell_ready()
+            self.alarm()
+            return
+        for timeline, now_ms in ((ELAPSED, now.elapsed_ms), (WALL, now.wall_ms)):
+            due_ms = window.wheels[timeline].next_expiration()
+            if due_ms is not None and due_ms <= now_ms:
+                self._tell_ready()
+                break
+        last_lsn = committer.writer.last_lsn
+        if last_lsn != self._settled_lsn:
+            self._settled_lsn = last_lsn
+            self.tail_ms = self.changed_ms = now.boottime_ms
+        if not committer.has_unsynced():
+            self.unsynced_ms = None
+        elif self.unsynced_ms is None:
+            self.unsynced_ms = now.boottime_ms
+        self.nudge(None)
+
+    def _tell_ready(self) -> None:
+        self.ready_ticket += 1
+        self.became_ready.notify_all()
 
     def wake_waiters(self) -> None:
-        """Let everybody who waits for a change look again."""
+        """Let everybody who waits look again."""
         with self.lock:
-            self._settled()
+            self.ticket += 1
+            self.changed.notify_all()
+            self._tell_ready()
 
     # Seeing.
 
@@ -276,8 +315,7 @@ class Engine:
                 step = ADVANCE_MAX if limit is None else min(ADVANCE_MAX, limit - moved)
                 count = self.window.advance(now.elapsed_ms, now.wall_ms, step)
                 if count:
-                    self.ticket += 1
-                    self.changed.notify_all()
+                    self._tell_ready()
             moved += count
             if count < step and not self.refill(now):
                 break
@@ -293,7 +331,7 @@ class Engine:
             return False
         slice_.scan()
         with self.lock:
-            slice_.finish()
+            slice_.finish(list(self.committer.undos()))
         return True
 
     def has_ready(self, queues: Sequence[str]) -> bool:
@@ -305,17 +343,57 @@ class Engine:
             )
 
     def wait_for_change(self, ticket: int, deadline_ms: int | None) -> bool:
-        """Wait until something has changed since ``ticket``; False if time ran out."""
-        with self.changed:
-            while self.ticket == ticket:
-                timeout_s = None
-                if deadline_ms is not None:
-                    left_ms = deadline_ms - self.clock.read().boottime_ms
-                    if left_ms <= 0:
+        """Wait until events have become visible since ``ticket``.
+
+        Returns:
+            False if the deadline came first.  It is on boottime; whoever runs the
+            upkeep ends the wait (``end_waits``), so that one thread alone knows timers.
+        """
+        return self._wait(self.changed, lambda: self.ticket != ticket, deadline_ms)
+
+    def wait_for_ready(self, ticket: int, deadline_ms: int | None) -> bool:
+        """Wait likewise until a task may have become ready since ``ready_ticket``."""
+        return self._wait(
+            self.became_ready, lambda: self.ready_ticket != ticket, deadline_ms
+        )
+
+    def _wait(
+        self,
+        condition: threading.Condition,
+        is_over: Callable[[], bool],
+        deadline_ms: int | None,
+    ) -> bool:
+        with condition:
+            if deadline_ms is None:
+                while not is_over():
+                    condition.wait()
+                return True
+            mine = object()
+            try:
+                while not is_over():
+                    if self.clock.read().boottime_ms >= deadline_ms:
                         return False
-                    timeout_s = left_ms / 1000
-                self.changed.wait(timeout_s)
-        return True
+                    if mine not in self.deadlines:
+                        self.deadlines[mine] = deadline_ms
+                        self.nudge(deadline_ms)
+                    condition.wait()
+                return True
+            finally:
+                self.deadlines.pop(mine, None)
+
+    def end_waits(self, boottime_ms: int) -> None:
+        """Wake who has waited until now."""
+        with self.lock:
+            over = [
+                waiting
+                for waiting, deadline_ms in self.deadlines.items()
+                if deadline_ms <= boottime_ms
+            ]
+            for waiting in over:
+                del self.deadlines[waiting]
+            if over:
+                self.changed.notify_all()
+                self.became_ready.notify_all()
 
     @contextlib.contextmanager
     def awaiting(self, number: int) -> Iterator[Callable[[], Finished | None]]:
@@ -341,8 +419,7 @@ class Engine:
                     self.window.close_lane(lane)
                 elif queue not in paused and lane in self.window.closed:
                     self.window.open_lane(lane)
-            self.ticket += 1
-            self.changed.notify_all()
+            self._tell_ready()
         self.alarm()
 
     # Checkpoints.

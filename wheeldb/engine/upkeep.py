@@ -1,30 +1,40 @@
 """Upkeep: what has to be done from time to time, and when the next of it is.
 
-``step()`` does what is due and returns until when nothing else will be::
+``step()`` does what is due and is quick, ``tidy()`` what takes its time::
 
-    now    move due tasks; end expired leases; load the window
-    50 ms  after an unsynced frame: sync the log; after quiet: an empty frame that
-           tells the log how far it is durable
-    60 s   while a delay is pending: an anchor, so that a power cut costs a delay no
-           more than that (the elapsed mark)
-    60 s   after the last change, or when enough has gathered: a checkpoint
-    then   a snapshot, when the log has grown past the last one
+    step   now     move due tasks; end leases that ran out, and waits that took too
+                   long; renew leases that are kept
+           50 ms   after an unsynced frame: sync the log.  After quiet: an empty frame
+                   that tells the log how far it is durable
+           60 s    while a delay is pending: an anchor, so that a power cut costs a
+                   delay no more than that (the elapsed mark); also at each step of the
+                   wall clock
+    tidy   60 s    after the last change, or when enough has gathered: a checkpoint,
+                   and a snapshot when the log has grown past the last one
 
-Nothing is done when there is nothing to do, and the answer is then "never": the driver
-sleeps until something happens.  This module knows the engine, but no thread.
+``plan()`` then tells until when nothing else has to be done.  With nothing to do that
+is "never": the driver sleeps until something happens.  Nothing is done early either: a
+clock that is not believed is looked at every 10 s, and only while it holds a task.
+
+On a full disk what has to be written waits, and is tried again every 10 s; due tasks
+and waits go on.  This module knows the engine, but no thread.
 """
 
-from collections.abc import Callable
+import errno
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
-from heapq import heapify, heappop, heappush
+from heapq import heapify, heappop
 
 from wheeldb.clock.timekeeper import Now
 from wheeldb.engine import attempts
 from wheeldb.engine.commit import Need
+from wheeldb.engine.decide import Decider
 from wheeldb.engine.engine import Engine
-from wheeldb.engine.row import Row
+from wheeldb.engine.refill import READY_LOW
+from wheeldb.engine.row import SCHEDULED, Row
 from wheeldb.engine.sweep import STRETCH_COUNT, sweep
-from wheeldb.errors import LeaseLost, StorageFullError
+from wheeldb.errors import LeaseLost, StorageFullError, StorePoisoned
 from wheeldb.events import ELAPSED, WALL, F, Kind
 
 __all__ = ("Upkeep", "Wait")
@@ -34,6 +44,11 @@ TAIL_MS = 50
 SHIFT_MS = 1_000
 HELD_LOOK_MS = 10_000
 FULL_DISK_LOOK_MS = 10_000
+SNAPSHOT_RETRY_MS = 600_000
+# Stale ends of leases that may lie in the heap before it is built anew.
+STALE_ENDS_MAX = 1_000
+
+_FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +60,7 @@ class Wait:
 
 
 class Upkeep:
-    """Keeps one engine going; one thread at a time may step it."""
+    """Keeps one engine going; one thread at a time steps it, and one tidies."""
 
     def __init__(
         self,
@@ -57,260 +72,328 @@ class Upkeep:
     ) -> None:
         self.engine = engine
         self.leases_expired = 0
+        # Why the last snapshot could not be written; it is tried again.
+        self.snapshot_error: OSError | None = None
         self._elapsed_mark_ms = elapsed_mark_ms
         self._snapshot = snapshot
         self._wants_snapshot = wants_snapshot
-        self._lease_heap: list[tuple[int, int]] = [
-            (row.until_ms, row.number) for row in engine.state.leased.values()
-        ]
-        heapify(self._lease_heap)
         now = engine.now()
         self._anchored_ms = now.boottime_ms
         self._trust = now.trust
-        self._seen_lsn = engine.committer.writer.last_lsn
-        self._changed_ms = now.boottime_ms
-        self._is_tail_told = True
-        self._retry_ms = 0
+        self._told_lsn = engine.committer.writer.last_lsn
+        # Nothing is written before, since the disk was full.
+        self._full_until_ms = 0
+        self._snapshot_from_ms = 0
         self._swept = 0
-        self._ticket = -1
-        # Leases to renew: by fence, the row and until when it holds.
-        self._kept: dict[int, tuple[Row, int]] = {}
+        # Leases to renew, by who asked: the row, and until when it holds.
+        self._kept: dict[object, tuple[Row, int]] = {}
 
-    def watch_leases(self, rows: list[Row]) -> None:
-        """Take note of leases, so that they are ended when they have run out."""
-        with self.engine.lock:
-            for row in rows:
-                heappush(self._lease_heap, (row.until_ms, row.number))
-
-    def watch_lease(self, number: int, until_ms: int) -> None:
-        """The same for one that was renewed."""
-        with self.engine.lock:
-            heappush(self._lease_heap, (until_ms, number))
-
-    def keep_lease(self, row: Row) -> None:
-        """Renew a lease from now on, each time a third of it has passed."""
-        with self.engine.lock:
-            self._kept[row.fence] = (row, row.until_ms)
-        self.engine.alarm()
-
-    def keep_lease_no_more(self, row: Row) -> None:
-        """Let a lease run out again."""
-        with self.engine.lock:
-            self._kept.pop(row.fence, None)
-
-    def step(self) -> Wait:
-        """Do what is due; return until when nothing else is.
+    def step(self) -> None:
+        """Do what is due and quick.
 
         Raises:
             StorePoisoned: If the log has failed.
         """
         self.engine.advance()
-        return self.tend()
+        self.tend()
 
-    def tend(self) -> Wait:
+    def tend(self) -> None:
         """Do what is due but moving tasks; see ``step``."""
         engine = self.engine
+        poison = engine.committer.poison
+        if poison is not None:
+            raise StorePoisoned(
+                f"a write or sync of the log has failed ({poison}); close the store "
+                "and open it again"
+            ) from poison
         now = engine.now()
-        keep_ms = self._renew_kept(now)
-        self._expire_leases(now)
-        tail_ms = self._tend_tail(now)
-        mark_ms = self._tend_anchor(now)
-        checkpoint_ms = self._tend_checkpoint(now)
-        self._ticket = engine.ticket
-        if tail_ms is None:
-            tail_ms = self._tend_tail(now)
-        return self._wait(now, keep_ms, tail_ms, mark_ms, checkpoint_ms)
+        engine.end_waits(now.boottime_ms)
+        if now.boottime_ms >= self._full_until_ms:
+            with self._putting_off(now):
+                self._renew_kept(now)
+                self._expire_leases(now)
+                self._tend_anchor(now)
+        self._tend_tail(now)
 
-    def is_stale(self) -> bool:
-        """Return whether something has changed since the last step looked."""
-        return self._ticket != self.engine.ticket
+    @contextmanager
+    def _putting_off(self, now: Now) -> Iterator[None]:
+        """Let what finds a full disk wait for its next turn."""
+        try:
+            yield
+        except OSError as error:
+            if error.errno not in _FULL:
+                raise
+            self._full_until_ms = now.boottime_ms + FULL_DISK_LOOK_MS
+
+    def plan(self, *, is_tidying: bool = False) -> Wait:
+        """Return until when there is nothing to do, but to tidy if that goes on.
+
+        Called with the state's lock held, it is right until that is given up.
+        """
+        engine = self.engine
+        with engine.lock:
+            now = engine.now()
+            elapsed_ms = self.next_due(ELAPSED, now.elapsed_ms)
+            wall_ms = self.next_due(WALL, now.wall_ms)
+            writes = [
+                self._next_lease_end(),
+                min(map(_renewal_ms, self._kept.values()), default=None),
+                self._next_anchor(),
+                None if is_tidying else self._next_tidy(),
+            ]
+            looks = [*engine.deadlines.values()]
+            looks += [max(at, self._full_until_ms) for at in writes if at is not None]
+            if elapsed_ms is not None:
+                looks.append(engine.keeper.elapsed_to_boottime(elapsed_ms))
+            tail_ms = self.next_tail()
+            if tail_ms is not None:
+                looks.append(tail_ms)
+            if wall_ms is not None and now.trust == "untrusted":
+                # Held: the clock may be put right at any moment.
+                looks.append(now.boottime_ms + HELD_LOOK_MS)
+            return Wait(min(looks, default=None), engine.keeper.wall_wait(wall_ms))
+
+    def next_due(self, timeline: int, now_ms: int) -> int | None:
+        """Return when the window wants to be advanced next; hold the lock.
+
+        That is the first entry's due time, or a lane's horizon.  A horizon that has
+        come with ready tasks in front of it waits until those are taken.
+        """
+        window = self.engine.window
+        first = window.wheels[timeline].next_expiration()
+        for lane, (due_ms, _) in window.horizons.items():
+            if (
+                (first is None or due_ms < first)
+                and lane not in window.closed
+                and window.lanes.key(lane)[0] == timeline
+                and (due_ms > now_ms or len(window.ready.get(lane, ())) < READY_LOW)
+            ):
+                first = due_ms
+        return first
+
+    def next_in(self) -> float | None:
+        """Return seconds until a task becomes due or a lease ends, ``None`` for never.
+
+        Tasks that are due already don't count, so that a loop which polls at that
+        instant never spins.  A held task counts as the clocks run now, without the
+        correction that it waits for.
+        """
+        engine = self.engine
+        with engine.lock:
+            now = engine.now()
+            elapsed_ms = self.next_due(ELAPSED, now.elapsed_ms)
+            wall_ms = self.next_due(WALL, now.wall_ms)
+            end_ms = self._next_lease_end()
+            waits_ms = []
+            if elapsed_ms is not None:
+                waits_ms.append(elapsed_ms - now.elapsed_ms)
+            if end_ms is not None:
+                waits_ms.append(end_ms - now.boottime_ms)
+            if wall_ms is not None:
+                shown_ms = engine.reading().wall_ms
+                waits_ms.append(wall_ms - min(shown_ms, now.wall_ms))
+        return max(min(waits_ms), 0) / 1000 if waits_ms else None
 
     # Leases.
 
-    def _renew_kept(self, now: Now) -> int | None:
-        """Renew the kept leases that want it; return when the next one does."""
-        next_ms: int | None = None
-        for fence, (row, until_ms) in list(self._kept.items()):
-            renew_ms = until_ms - 2 * row.lease_ms // 3
-            if renew_ms <= now.boottime_ms:
-                number, task_id = row.number, row.task_id
-                try:
-                    until_ms = self.engine.commit(
-                        lambda decider, n=number, f=fence, t=task_id: attempts.renew(
-                            decider,  # type: ignore[misc]
-                            n,
-                            f,
-                            t,
-                            None,
-                        ),
-                        synced=False,
-                        need=Need.BALLAST,
-                        author="wheel",
-                    )
-                except LeaseLost:
-                    self.keep_lease_no_more(row)
-                    continue
-                with self.engine.lock:
-                    if fence in self._kept:
-                        self._kept[fence] = (row, until_ms)
-                    heappush(self._lease_heap, (until_ms, number))
-                renew_ms = until_ms - 2 * row.lease_ms // 3
-            next_ms = renew_ms if next_ms is None else min(next_ms, renew_ms)
-        return next_ms
+    def keep_lease(self, asked_by: object, row: Row, until_ms: int) -> None:
+        """Renew a lease from now on, each time a third of it has passed."""
+        with self.engine.lock:
+            self._kept[asked_by] = kept = (row, until_ms)
+            self.engine.nudge(_renewal_ms(kept))
+
+    def keep_lease_no_more(self, asked_by: object) -> None:
+        """Let a lease run out again."""
+        with self.engine.lock:
+            self._kept.pop(asked_by, None)
+
+    def _renew_kept(self, now: Now) -> None:
+        for asked_by, kept in list(self._kept.items()):
+            if _renewal_ms(kept) > now.boottime_ms:
+                continue
+            row = kept[0]
+            try:
+                until_ms = self._renew(row)
+            except LeaseLost:
+                # Who asked for it finds out when settling.
+                self.keep_lease_no_more(asked_by)
+                continue
+            with self.engine.lock:
+                if asked_by in self._kept:
+                    self._kept[asked_by] = (row, until_ms)
+
+    def _renew(self, row: Row) -> int:
+        return self.engine.commit(
+            lambda decider: attempts.renew(
+                decider, row.number, row.fence, row.task_id, None
+            ),
+            synced=False,
+            need=Need.BALLAST,
+            author="wheel",
+        )
 
     def _expire_leases(self, now: Now) -> None:
-        expired = []
         with self.engine.lock:
-            leased, heap = self.engine.state.leased, self._lease_heap
-            while heap and heap[0][0] <= now.boottime_ms:
-                until_ms, number = heappop(heap)
-                row = leased.get(number)
-                if row is not None and row.until_ms == until_ms:
-                    expired.append(row)
-        if expired:
-            self.leases_expired += len(expired)
-            self.engine.commit(
-                lambda decider: attempts.expire_leases(decider, expired),
-                synced=False,
-                need=Need.BALLAST,
-                author="wheel",
-            )
+            end_ms = self._next_lease_end()
+        if end_ms is None or end_ms > now.boottime_ms:
+            return
+        self.leases_expired += self.engine.commit(
+            _expire_leases, synced=False, need=Need.BALLAST, author="wheel"
+        )
 
-    def _next_lease_ms(self) -> int | None:
-        leased, heap = self.engine.state.leased, self._lease_heap
-        while heap:
-            until_ms, number = heap[0]
+    def _next_lease_end(self) -> int | None:
+        """Return when the first lease runs out; hold the lock."""
+        leased, ends = self.engine.state.leased, self.engine.decider.lease_ends
+        if len(ends) > 2 * len(leased) + STALE_ENDS_MAX:
+            ends[:] = [(row.until_ms, row.number) for row in leased.values()]
+            heapify(ends)
+        while ends:
+            until_ms, number = ends[0]
             row = leased.get(number)
             if row is not None and row.until_ms == until_ms:
                 return until_ms
-            heappop(heap)
+            heappop(ends)
         return None
 
     # The log's tail.
 
-    def _tend_tail(self, now: Now) -> int | None:
-        """Sync what is unsynced, and say so once it is quiet; return when to look."""
-        committer = self.engine.committer
-        last_lsn = committer.writer.last_lsn
-        if last_lsn != self._seen_lsn:
-            self._seen_lsn = last_lsn
-            self._changed_ms = now.boottime_ms
-            self._is_tail_told = False
-        if self._is_tail_told:
-            return None
-        if now.boottime_ms - self._changed_ms < TAIL_MS:
-            return self._changed_ms + TAIL_MS
-        self._tell_tail()
-        return None
+    def _tend_tail(self, now: Now) -> None:
+        """Sync what is unsynced for long enough, and say so once it is quiet."""
+        engine, committer = self.engine, self.engine.committer
+        unsynced_ms = engine.unsynced_ms
+        if unsynced_ms is not None and now.boottime_ms - unsynced_ms >= TAIL_MS:
+            self._sync()
+        if (
+            committer.writer.last_lsn != self._told_lsn
+            and now.boottime_ms - engine.tail_ms >= TAIL_MS
+            and not committer.has_unsynced()
+        ):
+            self._tell_tail()
+
+    def _sync(self) -> None:
+        engine = self.engine
+        with engine.lock:
+            # What is written from here on counts from then.
+            engine.unsynced_ms = None
+        engine.committer.sync()
 
     def _tell_tail(self) -> None:
-        """Sync the log, and let it say itself that all of it is durable."""
         committer = self.engine.committer
+        last_lsn = committer.writer.last_lsn
         if committer.has_unsynced():
-            committer.sync()
+            self._sync()
         committer.write_watermark()
-        self._seen_lsn = committer.writer.last_lsn
-        self._is_tail_told = True
+        self._told_lsn = last_lsn
+
+    def next_tail(self) -> int | None:
+        """Return when the log's tail wants a look; hold the lock."""
+        engine, committer = self.engine, self.engine.committer
+        if engine.unsynced_ms is not None:
+            return engine.unsynced_ms + TAIL_MS
+        if committer.writer.last_lsn == self._told_lsn or committer.has_unsynced():
+            # Nothing to tell, or a sync goes on: its end is a change.
+            return None
+        return engine.tail_ms + TAIL_MS
 
     # Anchors.
 
-    def _tend_anchor(self, now: Now) -> int | None:
-        """Write an anchor if one is due; return when the next one is."""
-        is_marking = self._has_delays()
+    def _tend_anchor(self, now: Now) -> None:
+        with self.engine.lock:
+            mark_ms = self._next_anchor()
         if (
             now.trust != self._trust
             or abs(now.shift_ms) >= SHIFT_MS
-            or (
-                is_marking
-                and now.boottime_ms - self._anchored_ms >= self._elapsed_mark_ms
-            )
+            or (mark_ms is not None and mark_ms <= now.boottime_ms)
         ):
             self.anchor()
             # Right away, not in a wake-up of its own.
             self._tell_tail()
             self._trust = now.trust
             self._anchored_ms = now.boottime_ms
-        return self._anchored_ms + self._elapsed_mark_ms if is_marking else None
 
     def anchor(self, *, synced: bool = False) -> None:
         """Write down where both timelines stand."""
         engine = self.engine
-        anchor = engine.keeper.anchor(engine.reading())
+        with engine.lock:
+            anchor = engine.keeper.anchor(engine.reading())
         engine.note(Kind.ANCHORED, {F.ANCHOR: anchor.to_fields()}, synced=synced)
 
+    def _next_anchor(self) -> int | None:
+        if self._has_delays():
+            return self._anchored_ms + self._elapsed_mark_ms
+        return None
+
     def _has_delays(self) -> bool:
-        window = self.engine.window
-        return len(window.wheels[ELAPSED]) > 0 or any(
-            window.lanes.key(lane)[0] == ELAPSED for lane in window.horizons
-        )
+        """Return whether a power cut could make a delay longer; hold the lock."""
+        window, state = self.engine.window, self.engine.state
+        if len(window.wheels[ELAPSED]):
+            return True
+        for lane in {*window.horizons, *window.closed}:
+            timeline, queue, _ = window.lanes.key(lane)
+            if timeline == ELAPSED and state.pending.get((queue, SCHEDULED)):
+                return True
+        return False
 
-    # Checkpoints.
+    # Tidying up.
 
-    def _tend_checkpoint(self, now: Now) -> int | None:
-        """Write a checkpoint if one is due; return when the next one is."""
+    def wants_tidy(self) -> bool:
+        """Return whether a checkpoint is due."""
+        with self.engine.lock:
+            tidy_ms = self._next_tidy()
+            now_ms = self.engine.reading().boottime_ms
+        return tidy_ms is not None and max(tidy_ms, self._full_until_ms) <= now_ms
+
+    def tidy(self) -> None:
+        """Write a checkpoint, and a snapshot if one is due."""
+        engine = self.engine
+        now = engine.now()
+        with self._putting_off(now):
+            engine.checkpoint()
+            _, self._swept = sweep(
+                engine, after=self._swept, count=STRETCH_COUNT, mend=True
+            )
+            if now.boottime_ms >= self._snapshot_from_ms and self._wants_snapshot():
+                self._take_snapshot(now)
+            self._tell_tail()
+
+    def _take_snapshot(self, now: Now) -> None:
+        try:
+            self._snapshot()
+            self.snapshot_error = None
+        except StorageFullError:
+            raise
+        except OSError as error:
+            # The store goes on without: it is quicker to open with one, not safer.
+            self.snapshot_error = error
+            self._snapshot_from_ms = now.boottime_ms + SNAPSHOT_RETRY_MS
+
+    def _next_tidy(self) -> int | None:
+        """Return when a checkpoint is due, 0 for now; hold the lock."""
         engine, limits = self.engine, self.engine.thresholds
         active = engine.state.active
-        has_changes = len(active) > 0 or engine.state.frozen is not None
         frame_bytes = (
             engine.committer.writer.position.frame_bytes - engine.checkpoint_frame_bytes
         )
-        is_due = (
+        if (
             len(active) >= limits.entries
             or active.payload_bytes >= limits.payload_bytes
             or active.events >= limits.events
             or frame_bytes >= limits.log_bytes
-            or (has_changes and now.boottime_ms - self._changed_ms >= limits.quiet_ms)
-        )
-        if is_due and now.boottime_ms >= self._retry_ms:
-            try:
-                engine.checkpoint()
-                _, self._swept = sweep(
-                    engine, after=self._swept, count=STRETCH_COUNT, mend=True
-                )
-                if self._wants_snapshot():
-                    self._snapshot()
-                self._tell_tail()
-            except StorageFullError:
-                self._retry_ms = now.boottime_ms + FULL_DISK_LOOK_MS
-                return self._retry_ms
-            return None
-        if not has_changes:
-            return None
-        return max(self._changed_ms + limits.quiet_ms, self._retry_ms)
+        ):
+            return 0
+        if len(active) or engine.state.frozen is not None:
+            return engine.changed_ms + limits.quiet_ms
+        return None
 
-    # Waiting.
 
-    def next_in(self) -> float | None:
-        """Return seconds until something is due or a lease ends, ``None`` for never."""
-        engine = self.engine
-        now = engine.now()
-        with engine.lock:
-            waits_ms = [
-                instant - now_ms
-                for instant, now_ms in (
-                    (engine.window.next_expiration(ELAPSED), now.elapsed_ms),
-                    (engine.window.next_expiration(WALL), now.wall_ms),
-                    (self._next_lease_ms(), now.boottime_ms),
-                )
-                if instant is not None
-            ]
-        return max(min(waits_ms), 0) / 1000 if waits_ms else None
+def _renewal_ms(kept: tuple[Row, int]) -> int:
+    row, until_ms = kept
+    return until_ms - 2 * row.lease_ms // 3
 
-    def _wait(self, now: Now, *boottimes_ms: int | None) -> Wait:
-        engine = self.engine
-        with engine.lock:
-            elapsed_ms = engine.window.next_expiration(ELAPSED)
-            wall_ms = engine.window.next_expiration(WALL)
-            lease_ms = self._next_lease_ms()
-        due_ms = None
-        if elapsed_ms is not None:
-            due_ms = engine.keeper.elapsed_to_boottime(elapsed_ms)
-        candidates = [
-            instant
-            for instant in (due_ms, lease_ms, *boottimes_ms)
-            if instant is not None
-        ]
-        if wall_ms is not None and now.trust == "untrusted":
-            # Held: the clock may be put right at any moment.
-            candidates.append(now.boottime_ms + HELD_LOOK_MS)
-        return Wait(min(candidates, default=None), engine.keeper.wall_wait(wall_ms))
+
+def _expire_leases(decider: Decider) -> int:
+    """End what has run out by the time of the decision; return how many."""
+    now_ms = decider.now.boottime_ms
+    rows = [row for row in decider.state.leased.values() if row.until_ms <= now_ms]
+    attempts.expire_leases(decider, rows)
+    return len(rows)
