@@ -11,6 +11,7 @@ A call returns once its task is on disk.  The task comes due at its millisecond,
 survives a killed process, a pulled plug and a wrong clock.  One directory, no server.
 """
 
+from wheeldb.backup import restore
 from wheeldb.batch import Batch
 from wheeldb.care import Statistics
 from wheeldb.engine.history import History
@@ -102,4 +103,5 @@ __all__ = (
     "WheelDB",
     "WheelDBError",
     "open",
+    "restore",
 )

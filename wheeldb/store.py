@@ -25,6 +25,7 @@ from types import TracebackType
 from typing import Self, TypeVar, Unpack
 
 from wheeldb.access import Access
+from wheeldb.backup import backup_store
 from wheeldb.batch import Batch
 from wheeldb.care import Statistics, check_store, gather_statistics, take_snapshot
 from wheeldb.closing import close_engine
@@ -578,6 +579,19 @@ class WheelDB:
         self._access.require_open()
         self._access.tending()
         return Path(take_snapshot(self._engine, archive=self._settings.archive))
+
+    def backup(self, dest: str | os.PathLike[str]) -> None:
+        """Write a backup into a new directory while the store stays open.
+
+        It holds everything that was durable when the call began; ``wheeldb.restore``
+        makes a store of it.
+
+        Raises:
+            FileExistsError: There is something at ``dest``.
+        """
+        self._access.require_open()
+        self._access.tending()
+        backup_store(self._engine, os.fspath(dest))
 
     def close(self) -> None:
         """Stop, sync, write a snapshot if one is due, and give the lock back.
