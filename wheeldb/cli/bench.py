@@ -1,9 +1,9 @@
 """`wheeldb bench [DIR]`: the store's speed on DIR's disk, beside what the disk can do.
 
 Rates alone say more about the disk than about the store, so each is also given as a
-ratio to a limit measured at the same place just before:
+ratio to the disk's limit, measured by turns with it in the same place:
 
-    append + sync     one small write and one fdatasync, again and again
+    write + sync      one small write and one fdatasync, into a file prepared for it
     schedule          one durable call after the other, one sync each: at most 1
     schedule_many     1,000 tasks in a call and a sync
     lease and ack     1,000 at a time, acked in one call
@@ -16,20 +16,21 @@ import argparse
 import os
 import shutil
 import tempfile
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import wheeldb
 from wheeldb.cli.arguments import UsageError
+from wheeldb.cli.measuring import bare_log, by_turns, median_rate, median_ratio
 from wheeldb.cli.opening import ExitStatus
 from wheeldb.cli.output import print_json, print_table, say
-from wheeldb.clock.system import SystemClock
 
 __all__ = ("Rate", "configure", "run")
 
-RECORD_BYTES = 256
+# About what the log writes for one small task.
+RECORD_BYTES = 128
 BATCH = 1_000
-NS_PER_S = 1_000_000_000
+ROUNDS = 8
+LIMIT = "write + sync"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,8 +39,8 @@ class Rate:
 
     Attributes:
         what: The work.
-        per_second: How often it was done.
-        ratio: The same as a multiple of the disk's bare appends.
+        per_second: How often it was done, in the middle one of the rounds.
+        ratio: The same as a multiple of the disk's bare writes.
     """
 
     what: str
@@ -81,45 +82,34 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _measure(directory: str, seconds: float) -> list[Rate]:
-    appends = _appends_per_second(os.path.join(directory, "append"), seconds)
-    rates = [Rate(what="append + sync", per_second=appends, ratio=1.0)]
+    with (
+        bare_log(os.path.join(directory, "bare")) as log,
+        wheeldb.open(os.path.join(directory, "store"), driver=False) as db,
+    ):
+        record = b"\x5a" * RECORD_BYTES
 
-    def add(what: str, per_second: float) -> None:
-        rates.append(Rate(what=what, per_second=per_second, ratio=per_second / appends))
+        def write() -> int:
+            log.append(record)
+            return 1
 
-    with wheeldb.open(os.path.join(directory, "store"), driver=False) as db:
-        add("schedule", _per_second(lambda: _schedule_one(db), seconds))
-        add("schedule_many", _per_second(lambda: _schedule_many(db), seconds))
-        add("lease and ack", _per_second(lambda: _lease_and_ack(db), seconds))
-    return rates
-
-
-def _per_second(work: Callable[[], int], seconds: float) -> float:
-    """Return how much `work` does per second; it returns how much it did, 0 to stop."""
-    clock = SystemClock()
-    began_ns = clock.process_ns()
-    done = 0
-    while True:
-        more = work()
-        done += more
-        spent_ns = clock.process_ns() - began_ns
-        if not more or spent_ns >= seconds * NS_PER_S:
-            return done * NS_PER_S / max(spent_ns, 1)
-
-
-def _appends_per_second(path: str, seconds: float) -> float:
-    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    record = b"\x5a" * RECORD_BYTES
-
-    def append() -> int:
-        os.write(fd, record)
-        os.fdatasync(fd)
-        return 1
-
-    try:
-        return _per_second(append, seconds)
-    finally:
-        os.close(fd)
+        rates = by_turns(
+            {
+                LIMIT: write,
+                "schedule": lambda: _schedule_one(db),
+                "schedule_many": lambda: _schedule_many(db),
+                "lease and ack": lambda: _lease_and_ack(db),
+            },
+            seconds=seconds / ROUNDS,
+            rounds=ROUNDS,
+        )
+    return [
+        Rate(
+            what=name,
+            per_second=median_rate(rates, name),
+            ratio=median_ratio(rates, name, LIMIT),
+        )
+        for name in rates
+    ]
 
 
 def _schedule_one(db: wheeldb.WheelDB) -> int:
