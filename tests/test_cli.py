@@ -313,7 +313,7 @@ def test_bench(say: Say, tmp_path: Path) -> None:
     assert status == ExitStatus.FINE
     rates = [json.loads(line) for line in out.splitlines()]
     assert [rate["what"] for rate in rates] == [
-        "append + sync", "schedule", "schedule_many", "lease and ack",
+        "write + sync", "schedule", "schedule_many", "lease and ack",
     ]  # fmt: skip
     assert all(rate["per_second"] > 0 for rate in rates)
     assert list(tmp_path.iterdir()) == []
