@@ -45,8 +45,9 @@ from wheeldb.engine.request import (
     judge_text,
     lookup_id,
 )
-from wheeldb.engine.row import DEAD, Finished, Row
+from wheeldb.engine.row import Row
 from wheeldb.engine.upkeep import Upkeep
+from wheeldb.engine.waiting import wait_for_end
 from wheeldb.errors import TaskNotFound
 from wheeldb.events import WALL, F
 from wheeldb.leases import Lease, Leases
@@ -371,8 +372,8 @@ class WheelDB:
     def history(self, id: str) -> History:
         """Return what happened to a task, oldest first.
 
-        The log is kept back to the older snapshot, or for ever with ``archive``; the
-        answer's ``is_complete`` says whether it reaches back to the scheduling.
+        The log is kept back to the older snapshot; the answer's ``is_complete`` says
+        whether it reaches back to the scheduling.
         """
         self._access.require_open()
         return read_history(self._engine, id)
@@ -411,30 +412,18 @@ class WheelDB:
             io.UnsupportedOperation: It has not ended in what a store shows that was
                 opened with ``readonly=True``.
         """
-        deadline_ms = self._access.deadline_ms(timeout)
-        kept = self._engine.find(id)
-        if kept is None:
-            raise TaskNotFound(f"nothing is known under the id {id!r}")
-        with self._engine.awaiting(kept.number) as ended:
-            while True:
-                ticket = self._engine.ticket
-                self._access.require_running()
-                row = self._engine.view(kept.number)
-                if row is None:
-                    final = self._engine.find(id)
-                    if isinstance(final, Finished):
-                        return self._access.present(final)
-                    outcome = ended()
-                    return self._access.present(
-                        outcome if outcome is not None else kept
-                    )
-                if row.state == DEAD:
-                    return self._access.present(row)
-                self._access.tending()
-                if self._driver is None or not self._engine.wait_for_change(
-                    ticket, deadline_ms
-                ):
-                    raise TimeoutError(f"{id!r} has not ended in {timeout} seconds")
+        access = self._access
+        access.require_open()
+        end = wait_for_end(
+            self._engine,
+            id,
+            access.deadline_ms(timeout),
+            access.require_open,
+            access.tending,
+        )
+        if end is None:
+            raise TimeoutError(f"{id!r} has not ended in {timeout} seconds")
+        return access.present(end)
 
     # Working.
 

@@ -53,16 +53,26 @@ class History(list[Event]):
 
 
 def scan_frames(engine: Engine, from_lsn: int) -> LogScan:
-    """Return a scan of what the log has above an LSN; the owner may write meanwhile."""
+    """Return a scan of what the log still has above an LSN.
+
+    Snapshots replace the segments before: that those are gone is no damage here.  The
+    owner may write meanwhile, and retire segments: iterating then raises
+    ``FileNotFoundError``.
+    """
     directory = f"{engine.path}/log"
-    names = list_segments(engine.disk, directory)
-    return LogScan(
-        engine.disk,
-        directory,
-        database=engine.database,
-        # Snapshots replace the segments before: that those are gone is no damage here.
-        from_lsn=max(from_lsn, names[0].first_lsn - 1) if names else from_lsn,
-    )
+    while True:
+        names = list_segments(engine.disk, directory)
+        try:
+            return LogScan(
+                engine.disk,
+                directory,
+                database=engine.database,
+                from_lsn=max(from_lsn, names[0].first_lsn - 1) if names else from_lsn,
+            )
+        except FileNotFoundError:
+            if names == list_segments(engine.disk, directory):
+                raise
+            # One was retired between the listing and the look at it.
 
 
 def oldest_lsn(scan: LogScan) -> int:
@@ -81,7 +91,20 @@ def read_history(engine: Engine, task_id: str) -> History:
         if kept is not None:
             numbers.add(kept.number)
     engine.committer.sync()
-    scan = scan_frames(engine, 0)
+    while True:
+        scan = scan_frames(engine, 0)
+        try:
+            events = _events_about(engine, scan, task_id, key, set(numbers))
+        except FileNotFoundError:
+            # The oldest segment was retired meanwhile.
+            continue
+        return History(events, oldest_lsn(scan))
+
+
+def _events_about(
+    engine: Engine, scan: LogScan, task_id: str, key: int | str, numbers: set[int]
+) -> list[Event]:
+    """Return the events of an id, and of the numbers that it turns out to have had."""
     events = []
     for frame in scan:
         if frame.header.last_lsn > engine.committer.durable_lsn:
@@ -94,7 +117,7 @@ def read_history(engine: Engine, task_id: str) -> History:
     if type(key) is not int:
         # A number says nothing to who asked by id.
         events = [_with_id(event, task_id) for event in events]
-    return History(events, oldest_lsn(scan))
+    return events
 
 
 def judge_lsn(from_lsn: object) -> int:
@@ -111,14 +134,23 @@ def judge_lsn(from_lsn: object) -> int:
 
 
 def iterate_log(engine: Engine, from_lsn: int) -> Iterator[Event]:
-    """Yield every durable event above an LSN that the log still has."""
+    """Yield every durable event above an LSN that the log still has.
+
+    Raises:
+        Compacted: If some of them are retired before they were reached.
+    """
     durable_lsn = engine.committer.durable_lsn
-    for frame in scan_frames(engine, from_lsn):
-        if frame.header.last_lsn > durable_lsn:
-            return
-        for event, _ in events_of_frame(frame):
-            if event.lsn > from_lsn:
-                yield event
+    if durable_lsn <= from_lsn:
+        return
+    try:
+        for frame in scan_frames(engine, from_lsn):
+            if frame.header.last_lsn > durable_lsn:
+                return
+            for event, _ in events_of_frame(frame):
+                if event.lsn > from_lsn:
+                    yield event
+    except FileNotFoundError as error:
+        raise Compacted(oldest_lsn(scan_frames(engine, from_lsn))) from error
 
 
 def watch_events(
@@ -134,16 +166,13 @@ def watch_events(
         require_open()
         durable_lsn = engine.committer.durable_lsn
         if durable_lsn > from_lsn:
-            scan = scan_frames(engine, from_lsn)
-            if oldest_lsn(scan) > from_lsn + 1:
-                raise Compacted(oldest_lsn(scan))
-            for frame in scan:
-                if frame.header.last_lsn > durable_lsn:
-                    break
-                for event, _ in events_of_frame(frame):
-                    if event.lsn > from_lsn:
-                        yield event
-            from_lsn = durable_lsn
+            first_lsn = oldest_lsn(scan_frames(engine, from_lsn))
+            if first_lsn > from_lsn + 1:
+                raise Compacted(first_lsn)
+            for event in iterate_log(engine, from_lsn):
+                yield event
+                from_lsn = event.lsn
+            from_lsn = max(from_lsn, durable_lsn)
         elif not engine.wait_for_change(ticket, None):
             return
 
