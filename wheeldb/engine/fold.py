@@ -136,6 +136,7 @@ def _revived(state: State, fact: Fact, lsn: int, hlc: int) -> None:
     for position, old in _rows(state, fact, lsn):
         new = _changed(state, old, lsn + position)
         _schedule_at(new, ELAPSED, due_ms)
+        new.fence = 0
         new.attempts = new.recoveries = 0
         state.put(old, new)
 
@@ -144,11 +145,12 @@ def _started_now(state: State, fact: Fact, lsn: int, hlc: int) -> None:
     due_ms: int = fact.fields[F.DUE]  # type: ignore[assignment]
     for position, old in _rows(state, fact, lsn):
         new = _changed(state, old, lsn + position)
+        new.paused = False
         if old.state == LEASED:
             new.behind = (ELAPSED, due_ms)
         else:
             _schedule_at(new, ELAPSED, due_ms)
-            new.paused = False
+            new.fence = 0
             if old.state == DEAD:
                 new.attempts = new.recoveries = 0
         state.put(old, new)
@@ -160,6 +162,7 @@ def _paused(state: State, fact: Fact, lsn: int, hlc: int) -> None:
         new.paused = fact.kind == Kind.PAUSED
         if F.DUE in fact.fields and old.state == SCHEDULED:
             _schedule_at(new, ELAPSED, fact.fields[F.DUE])  # type: ignore[arg-type]
+            new.fence = 0
         state.put(old, new)
 
 

@@ -7,6 +7,8 @@ priority), numbered when its first task is scheduled and never given away::
     0 leased   1 dead   2 paused by id   3 parked   16, 17, … waiting for their time
 
 So one queue's flood, or one paused queue, never lies between another queue's tasks.
+Lanes in ``expiring`` have held a task with an expiry; who ends what has expired looks
+at the tasks of no other lane.
 """
 
 from wheeldb.engine.row import DEAD, LEASED, PARKED, Row
@@ -33,11 +35,13 @@ LANES_MAX = 1 << 16
 class Lanes:
     """The numbers that were given out, in the order of first use."""
 
-    __slots__ = ("keys", "numbers")
+    __slots__ = ("expiring", "keys", "numbers")
 
     def __init__(self) -> None:
         self.numbers: dict[tuple[int, str, int], int] = {}
         self.keys: list[tuple[int, str, int]] = []
+        # Lanes that have held a task with an expiry: only there is one looked for.
+        self.expiring: set[int] = set()
 
     def number(self, key: tuple[int, str, int]) -> int:
         """Return the lane of a key, the next free one if it has none yet."""
@@ -59,12 +63,29 @@ class Lanes:
         ]
         return [lane for _, lane in sorted(lanes)]
 
+    def stored(self) -> list[list[object]]:
+        """Return them as they stand among the store's tables."""
+        return [
+            [*key, True] if lane in self.expiring else [*key]
+            for lane, key in enumerate(self.keys, LANE_FIRST)
+        ]
+
+    def restore(self, stored: list[list[object]]) -> None:
+        """Give the lanes out again that ``stored`` returned."""
+        for timeline, queue, priority, *expires in stored:
+            lane = self.number((timeline, queue, priority))  # type: ignore[arg-type]
+            if expires:
+                self.expiring.add(lane)
+
     def cut(self, count: int) -> None:
         """Forget all but the first ``count`` lanes."""
         for key in self.keys[count:]:
             # An interrupted `number` may have left either half undone.
             self.numbers.pop(key, None)
         del self.keys[count:]
+        self.expiring.difference_update(
+            [lane for lane in self.expiring if lane >= LANE_FIRST + count]
+        )
 
     def of_row(self, row: Row) -> int:
         """Return the lane in which a row's due key lies."""

@@ -25,9 +25,16 @@ from collections.abc import Iterable, Iterator
 from wheeldb.clock.timekeeper import Anchor
 from wheeldb.engine.columns import Columns
 from wheeldb.engine.hot import HotTable
-from wheeldb.engine.lanes import LANE_LEASED, Lanes, field_in_index, field_to_write
+from wheeldb.engine.lanes import (
+    LANE_FIRST,
+    LANE_LEASED,
+    Lanes,
+    field_in_index,
+    field_to_write,
+)
 from wheeldb.engine.row import LEASED, SCHEDULED, Finished, Row
 from wheeldb.engine.undo import ABSENT, Undo
+from wheeldb.events import F
 from wheeldb.index.keys import id_hash
 from wheeldb.index.snapshot import Index, Snapshot
 
@@ -118,7 +125,9 @@ class State:
                 return lsn
         with self.index.snapshot() as snapshot:
             for _, finishing_lsn in snapshot.numbers_for(id_hash(task_id)):
-                if finishing_lsn is not None:
+                # The row of one that was forgotten may outlive it for a while, and
+                # the id have come back and finished again.
+                if (finishing_lsn or 0) > self.forgotten_through:
                     kept = snapshot.finished(finishing_lsn)
                     if kept is not None:
                         finished = Finished.unpack(finishing_lsn, kept)
@@ -199,12 +208,16 @@ class State:
         if columns.is_uniform():
             timeline, queue, priority = columns.lane_key(0)
             self._count(queue, SCHEDULED, count)
-            self.lanes.number((timeline, queue, priority))
+            lane = self.lanes.number((timeline, queue, priority))
+            if F.EXPIRES in columns.shared:
+                self.lanes.expiring.add(lane)
         else:
             for position in range(count):
                 lane_key = columns.lane_key(position)
                 self._count(lane_key[1], SCHEDULED, 1)
-                self.lanes.number(lane_key)
+                lane = self.lanes.number(lane_key)
+                if F.EXPIRES in columns.options(position):
+                    self.lanes.expiring.add(lane)
         size = sum(map(len, columns.payloads))
         self.payload_bytes += size
         active.payload_bytes += size
@@ -226,7 +239,9 @@ class State:
             self.leased[new.number] = new
         elif old.state == LEASED:
             self.leased.pop(new.number, None)
-        self.lanes.of_row(new)
+        lane = self.lanes.of_row(new)
+        if lane >= LANE_FIRST and F.EXPIRES in new.options:
+            self.lanes.expiring.add(lane)
         if self.touched is not None:
             self.touched.append((old, new))
 
@@ -252,8 +267,8 @@ class State:
     def drop_finished(self, finished: Finished) -> None:
         """Forget a finished task whose id is scheduled anew."""
         undo = self.undo
-        if undo is not None and finished.lsn not in undo.finished:
-            undo.finished[finished.lsn] = finished
+        if undo is not None and finished.lsn < undo.first_lsn:
+            undo.finished.setdefault(finished.lsn, finished)
         if finished.lsn not in self.active.finished:
             self.active.dropped[finished.lsn] = finished
         self._set_finished_id(finished.id, 0)

@@ -23,7 +23,7 @@ def pack_tables(state: State, extra: dict[int, object] | None = None) -> bytes:
         F.INCARNATION: state.incarnation,
         F.PLACE: list(state.place),
         F.DOUBT: list(state.doubt),
-        F.LANES: [list(key) for key in state.lanes.keys],
+        F.LANES: state.lanes.stored(),
         F.QUEUES: sorted(state.paused_queues),
         F.THROUGH: state.forgotten_through,
         F.FINISHED: state.finished_count,
@@ -50,8 +50,7 @@ def unpack_tables(state: State, packed: bytes) -> dict[int, object]:
     state.incarnation = known[F.INCARNATION]
     state.place = tuple(known[F.PLACE])
     state.doubt = tuple(known[F.DOUBT])
-    for timeline, queue, priority in known[F.LANES]:
-        state.lanes.number((timeline, queue, priority))
+    state.lanes.restore(known[F.LANES])
     state.paused_queues = frozenset(known[F.QUEUES])
     state.forgotten_through = known[F.THROUGH]
     state.finished_count = known[F.FINISHED]

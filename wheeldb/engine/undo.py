@@ -124,7 +124,8 @@ def merge(outer: Undo, inner: Undo) -> None:
     for task_id, value in inner.ids.items():
         outer.ids.setdefault(task_id, value)
     for lsn, finished in inner.finished.items():
-        outer.finished.setdefault(lsn, finished)
+        if lsn < outer.first_lsn:
+            outer.finished.setdefault(lsn, finished)
     for task_id, value in inner.finished_ids.items():
         outer.finished_ids.setdefault(task_id, value)
 

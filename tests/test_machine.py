@@ -1,0 +1,800 @@
+"""The store against the plain model, call by call, through kills and power cuts.
+
+`StoreMachine` draws calls of the public interface and moves of the clock, and after each
+compares everything that can be seen. What a power cut may take away is drawn too: the
+events that were not durable go, in the order of the log. So the machine remembers the
+model as it was after each of them, and finds the moment to which the store has come back.
+"""
+
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime, timedelta
+from random import Random
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
+from store_model import WALL, Asked, Ended, Kept, Refused, StoreModel
+
+import wheeldb
+from wheeldb.engine.engine import Thresholds
+from wheeldb.errors import (
+    BatchRefused,
+    CommitUnknown,
+    StorePoisoned,
+    TaskError,
+    WheelDBError,
+)
+from wheeldb.leases import Lease
+from wheeldb.testing import CrashableDisk, ManualClock, PowerCut
+
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+STATES = ("scheduled", "leased", "dead")
+
+
+class SeededBytes:
+    """Bytes that are the same in every run."""
+
+    def __init__(self) -> None:
+        self._random = Random(1)
+
+    def bytes(self, count: int, /) -> bytes:
+        return self._random.randbytes(count)
+
+
+def instant(unix_ms: int) -> datetime:
+    return EPOCH + timedelta(milliseconds=unix_ms)
+
+
+IDS = st.sampled_from(["a", "b", "c", None])
+QUEUES = st.sampled_from(["default", "other"])
+# Milliseconds; the long ones have coarse keys in the index.
+DELAYS = st.sampled_from([-5, 0, 1, 40, 1_000, 90_000, 5_000_000, 40_000_000])
+EXPIRIES = st.sampled_from([None, None, None, 0, 500, 100_000])
+
+ASKED = st.builds(
+    Asked,
+    name=st.sampled_from(["job", "odd"]),
+    payload=st.sampled_from([None, {"n": 1}, "x" * 700]),
+    delay_ms=DELAYS,
+    id=IDS,
+    version=st.sampled_from([0, 0, 0, 1, 2]),
+    if_exists=st.sampled_from(["same", "keep", "replace"]),
+    queue=QUEUES,
+    priority=st.sampled_from([0, 0, 5, -3]),
+    expires_ms=EXPIRIES,
+    at_most_once=st.sampled_from([False, False, True]),
+    lease_ms=st.sampled_from([30_000, 400]),
+    attempts_max=st.sampled_from([3, 1]),
+)
+TIMELINES = st.sampled_from(["delay", "delay", "at", "at_expires"])
+
+
+class StoreMachine(RuleBasedStateMachine):
+    """Calls, time and accidents."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.disk = CrashableDisk(seed=5)
+        self.clock = ManualClock(datetime(2026, 1, 1, tzinfo=UTC), elapsed=1000.0)
+        self.model = StoreModel()
+        # The model after each event that a power cut may still take away, and one
+        # before them.
+        self.moments: list[StoreModel] = []
+        self.leases: list[Lease] = []
+        # Numbers of tasks that were started, and of whose end the store can't know.
+        self.started: set[int] = set()
+        self.highest_lsn = 0
+        self.operations = 0
+        self.open()
+        self.settle()
+
+    # Opening and ending.
+
+    def open(self) -> None:
+        self.db = wheeldb.open(
+            "/store",
+            disk=self.disk,
+            clock=self.clock,
+            entropy=SeededBytes(),
+            driver=False,
+            reserve=False,
+            segment_bytes=64 * 1024,
+            window_max=100,
+        )
+        self.db._engine.thresholds = Thresholds(
+            entries=12, payload_bytes=8_000, events=40, log_bytes=30_000, quiet_ms=5_000
+        )
+        self.leases = []
+        self.now()
+
+    def reopen(self, moments: Sequence[StoreModel], recoveries_max: int) -> None:
+        """Open the store again and find out at which of the moments it stands."""
+        self.operations = len(self.disk.operations)
+        self.open()
+        last_lsn = self.db._engine.state.last_lsn
+        assert last_lsn > self.highest_lsn, "a number came back"
+        findings = []
+        for moment in reversed(moments):
+            model = moment.copy()
+            model.at(self.db._engine.now())
+            model.interrupt(recoveries_max)
+            findings = self.differences(model)
+            if not findings:
+                self.model = model
+                break
+        else:
+            raise AssertionError(f"no moment is like the store: {findings}")
+        assert self.db.check() == []
+        self.settle()
+
+    def teardown(self) -> None:
+        assert self.db.check() == []
+        self.db.close()
+
+    def now(self) -> None:
+        self.model.at(self.db._engine.now())
+
+    def settle(self) -> None:
+        """Remember the model as it is, and forget the moments that are durable."""
+        self.highest_lsn = max(self.highest_lsn, self.db._engine.state.last_lsn)
+        if self.db.durable_lsn >= self.db._engine.state.last_lsn:
+            self.moments = []
+        self.moments.append(self.model.copy())
+
+    def both(
+        self, call: Callable[[], Any], expected: Callable[[], Any]
+    ) -> tuple[Any, Any] | None:
+        """Do the same on both sides; `None` if both refuse."""
+        self.now()
+        backup = self.model.copy()
+        refusal = None
+        result = answer = None
+        try:
+            result = call()
+        except TaskError as error:
+            refusal = error
+        try:
+            answer = expected()
+        except Refused as error:
+            self.model = backup
+            assert type(refusal).__name__ == error.args[0], (refusal, error)
+            self.settle()
+            return None
+        if refusal is not None:
+            raise AssertionError("only the store refuses") from refusal
+        self.settle()
+        return result, answer
+
+    # Scheduling.
+
+    def arguments(self, asked: Asked) -> dict[str, Any]:
+        """Return the keyword arguments that ask for the same."""
+        options: dict[str, Any] = {
+            "version": asked.version,
+            "if_exists": asked.if_exists,
+            "queue": asked.queue,
+            "priority": asked.priority,
+            "at_most_once": asked.at_most_once,
+            "lease": asked.lease_ms / 1000,
+            "retry": wheeldb.Retry(asked.attempts_max, wheeldb.Fixed(2)),
+        }
+        if asked.id is not None:
+            options["id"] = asked.id
+        if asked.delay_ms is not None:
+            options["delay"] = timedelta(milliseconds=asked.delay_ms)
+        if asked.at_ms is not None:
+            options["at"] = instant(asked.at_ms)
+        if asked.expires_ms is not None:
+            options["expires"] = asked.expires_ms / 1000
+        if asked.expires_at_ms is not None:
+            options["expires"] = instant(asked.expires_at_ms)
+        return options
+
+    def placed(self, asked: Asked, timeline: str) -> Asked:
+        """Return it with an instant instead of a delay, for two of the timelines."""
+        if timeline == "delay":
+            return asked
+        self.now()
+        values = {name: getattr(asked, name) for name in asked.__slots__}
+        at_ms = self.model.wall_ms + values["delay_ms"]
+        if timeline == "at_expires":
+            values["expires_ms"], values["expires_at_ms"] = None, at_ms + 50_000
+        values["delay_ms"], values["at_ms"] = None, at_ms
+        return Asked(**values)
+
+    def check_receipt(
+        self, receipt: wheeldb.Receipt, standing: Kept | Ended, created: bool
+    ) -> None:
+        assert receipt.created == created
+        if isinstance(standing, Kept):
+            assert receipt.id == self.model.id_of(standing)
+            assert receipt.state == self.model.shown(standing)
+        else:
+            assert receipt.state == standing.state
+        assert receipt.version == standing.asked.version
+
+    @rule(
+        asked=ASKED,
+        timeline=TIMELINES,
+        durability=st.sampled_from([None, None, "written", "fsync"]),
+    )
+    def schedule(self, asked: Asked, timeline: str, durability: str | None) -> None:
+        asked = self.placed(asked, timeline)
+        before = self.db._engine.state.last_lsn
+        options = self.arguments(asked)
+        if durability is not None:
+            options["durability"] = durability
+        done = self.both(
+            lambda: self.db.schedule(asked.name, asked.payload, **options),
+            lambda: self.model.schedule(asked, before + 1),
+        )
+        if done is not None:
+            receipt, (standing, created) = done
+            self.check_receipt(receipt, standing, created)
+            if created:
+                assert receipt.lsn == before + 1
+            assert receipt.durability == (durability or "fsync")
+            if receipt.durability == "fsync":
+                assert self.db.durable_lsn >= receipt.lsn
+
+    @rule(many=st.lists(ASKED, min_size=1, max_size=6))
+    def schedule_many(self, many: list[Asked]) -> None:
+        before = self.db._engine.state.last_lsn
+
+        def expected() -> list[tuple[Kept | Ended, bool]]:
+            # What is superseded takes its number first; then come the new ones, each
+            # id once, where it stands last.
+            trial = self.model.copy()
+            standing = [trial.schedule(one, -n) for n, one in enumerate(many, 1)]
+            numbers = self.numbers_of(many, standing, before)
+            return [
+                self.model.schedule(one, number)
+                for one, number in zip(many, numbers, strict=True)
+            ]
+
+        tasks = [
+            wheeldb.NewTask(one.name, one.payload, **self.arguments(one))
+            for one in many
+        ]
+        done = self.both(lambda: self.db.schedule_many(tasks), expected)
+        if done is None:
+            return
+        receipts, answers = done
+        for receipt, (standing, created) in zip(receipts, answers, strict=True):
+            if isinstance(standing, Kept) and standing.number not in self.model.tasks:
+                continue  # replaced within the call
+            self.check_receipt(receipt, standing, created)
+
+    @staticmethod
+    def numbers_of(
+        many: list[Asked], standing: list[tuple[Kept | Ended, bool]], before: int
+    ) -> list[int]:
+        """Return the number that each task of a call gets, if it gets one."""
+        new = [
+            position
+            for position, (task, created) in enumerate(standing)
+            if created and task.number == -position - 1
+        ]
+        superseded = sum(1 for _, created in standing if created) - len(new)
+        last = {}
+        for position in new:
+            key = many[position].id
+            last[position if key is None else key] = position
+        order = sorted(last.values())
+        numbers = {
+            position: before + superseded + index
+            for index, position in enumerate(order, 1)
+        }
+        return [numbers.get(position, 0) for position in range(len(many))]
+
+    # Changing.
+
+    def known_ids(self) -> list[str]:
+        numbers = sorted(self.model.numbers)
+        return ["a", "b", "c", "nobody", *(f"t{n:014x}" for n in numbers[-6:])]
+
+    @rule(data=st.data(), running=st.booleans())
+    def cancel(self, data: st.DataObject, running: bool) -> None:
+        task_id = data.draw(st.sampled_from(self.known_ids()))
+        done = self.both(
+            lambda: self.db.cancel(task_id, running=running),
+            lambda: self.model.cancel(task_id, running=running),
+        )
+        assert done is not None, "a cancel is never refused"
+        assert done[0] == done[1]
+
+    @rule(
+        data=st.data(),
+        delay_ms=DELAYS,
+        timeline=TIMELINES,
+        expect=st.sampled_from(["no", "right", "wrong"]),
+    )
+    def reschedule(
+        self, data: st.DataObject, delay_ms: int, timeline: str, expect: str
+    ) -> None:
+        task_id = data.draw(st.sampled_from(self.known_ids()))
+        self.now()
+        task = self.db.get(task_id)
+        expected_lsn = None
+        if task is not None and expect != "no":
+            expected_lsn = task.lsn if expect == "right" else task.lsn - 1
+        at_ms = None if timeline == "delay" else self.model.wall_ms + delay_ms
+        times: dict[str, Any] = {"delay": delay_ms / 1000}
+        if at_ms is not None:
+            times = {"at": instant(at_ms)}
+
+        def expected() -> Kept | None:
+            found = self.model.live(task_id)
+            if found is not None and expect == "wrong":
+                raise Refused("StaleVersion")
+            self.model.reschedule(
+                task_id, delay_ms if at_ms is None else None, at_ms
+            )
+            return found
+
+        done = self.both(
+            lambda: self.db.reschedule(task_id, expect_lsn=expected_lsn, **times),
+            expected,
+        )
+        if done is not None:
+            self.check_receipt(done[0], done[1], False)
+
+    @rule(data=st.data(), action=st.sampled_from(["revive", "run_now", "pause"]))
+    def change(self, data: st.DataObject, action: str) -> None:
+        task_id = data.draw(st.sampled_from(self.known_ids()))
+        done = self.both(
+            lambda: getattr(self.db, action)(task_id),
+            lambda: getattr(self.model, action)(task_id),
+        )
+        if done is not None and action == "revive":
+            assert done[0] == done[1]
+
+    @rule(data=st.data(), now=st.booleans())
+    def resume(self, data: st.DataObject, now: bool) -> None:
+        task_id = data.draw(st.sampled_from(self.known_ids()))
+        self.both(
+            lambda: self.db.resume(task_id, now=now),
+            lambda: self.model.resume(task_id, now=now),
+        )
+
+    @rule(queue=QUEUES)
+    def pause_queue(self, queue: str) -> None:
+        self.both(
+            lambda: self.db.pause(queue=queue),
+            lambda: self.model.paused_queues.add(queue),
+        )
+
+    @rule(queue=QUEUES, now=st.booleans())
+    def resume_queue(self, queue: str, now: bool) -> None:
+        self.both(
+            lambda: self.db.resume(queue=queue, now=now),
+            lambda: self.model.resume_queue(queue, now=now),
+        )
+
+    @rule(
+        data=st.data(),
+        asked=ASKED,
+        expect=st.sampled_from([None, *wheeldb.CancelOutcome]),
+        fails=st.booleans(),
+    )
+    def batch(
+        self,
+        data: st.DataObject,
+        asked: Asked,
+        expect: wheeldb.CancelOutcome | None,
+        fails: bool,
+    ) -> None:
+        cancelled = data.draw(st.sampled_from(self.known_ids()))
+        paused = data.draw(st.sampled_from(self.known_ids()))
+        self.now()
+        trial = self.model.copy()
+        outcome = trial.cancel(cancelled)
+        is_changed = outcome == "leased" and not self.is_marked(cancelled)
+        before = self.db._engine.state.last_lsn
+        number = before + (1 if outcome == "cancelled" or is_changed else 0) + 1
+        if outcome == "cancelled" and self.model.live(cancelled) is None:
+            number -= 1
+
+        def call() -> list[object]:
+            with self.db.batch() as batch:
+                batch.cancel(cancelled, expect=expect)
+                batch.schedule(asked.name, asked.payload, **self.arguments(asked))
+                if fails:
+                    batch.pause(paused)
+            return batch.results
+
+        def expected() -> list[object]:
+            try:
+                found = self.model.cancel(cancelled)
+                if expect is not None and found != expect:
+                    raise Refused("BatchRefused")
+                standing = self.model.schedule(asked, number)
+                if fails:
+                    self.model.pause(paused)
+            except Refused as refused:
+                raise Refused("BatchRefused") from refused
+            return [found, standing]
+
+        done = self.both(call, expected)
+        if done is not None:
+            (found, receipt, *_), (known, (standing, created)) = done
+            assert found == known
+            assert isinstance(receipt, wheeldb.Receipt)
+            assert receipt.created == created
+            assert receipt.version == standing.asked.version
+
+    def is_marked(self, task_id: str) -> bool:
+        task = self.model.live(task_id)
+        return task is not None and task.is_cancelled
+
+    def test_batch_refusal_is_a_task_error(self) -> None:
+        assert issubclass(BatchRefused, TaskError)
+
+    # Working.
+
+    @rule(
+        queues=st.sampled_from([["default"], ["other"], ["other", "default"]]),
+        limit=st.sampled_from([1, 2, 50]),
+        names=st.sampled_from([None, None, None, ["odd"]]),
+    )
+    def lease(self, queues: list[str], limit: int, names: list[str] | None) -> None:
+        self.tend(lambda: None)
+        got = self.db.lease(queues, limit=limit, names=names)
+        expected = self.model.candidates(queues, names)[:limit]
+        assert [one.number for one in got] == [task.number for task in expected]
+        for lease, task in zip(got, expected, strict=True):
+            assert lease.fence > self.highest_lsn, "fences rise"
+            self.highest_lsn = lease.fence
+            assert lease.attempt == task.attempts + 1
+            assert lease.recoveries == task.recoveries
+            assert lease.payload == task.asked.payload
+            assert lease.cursor == task.cursor
+            if task.number in self.started:
+                assert lease.may_have_run or lease.attempt > 1, "started unannounced"
+            self.started.add(task.number)
+            self.model.lease(task, lease.fence)
+        self.leases += got
+        self.settle()
+
+    def settled(self, lease: Lease) -> None:
+        """The store has been told how an attempt ended."""
+        self.started.discard(lease.number)
+
+    @precondition(lambda self: self.leases)
+    @rule(
+        data=st.data(),
+        result=st.sampled_from([None, [1, 2]]),
+        then=st.lists(ASKED, max_size=2),
+    )
+    def ack(self, data: st.DataObject, result: object, then: list[Asked]) -> None:
+        lease = data.draw(st.sampled_from(self.leases))
+        before = self.db._engine.state.last_lsn + 1
+
+        def expected() -> None:
+            trial = self.model.copy()
+            trial.ack(lease.number, lease.fence, lease.id, result)
+            standing = [trial.schedule(one, -n) for n, one in enumerate(then, 1)]
+            numbers = self.numbers_of(then, standing, before)
+            self.model.ack(
+                lease.number,
+                lease.fence,
+                lease.id,
+                result,
+                list(zip(then, numbers, strict=True)),
+            )
+
+        tasks = [
+            wheeldb.NewTask(one.name, one.payload, **self.arguments(one))
+            for one in then
+        ]
+        is_dropped = self.model.tasks.get(lease.number)
+        if then and is_dropped is not None and is_dropped.is_cancelled:
+            then = []
+        if self.both(lambda: lease.ack(result, tasks), expected) is not None:
+            self.settled(lease)
+
+    @precondition(lambda self: self.leases)
+    @rule(data=st.data(), retry_ms=st.sampled_from([None, 0, 700, 50_000]))
+    def nack(self, data: st.DataObject, retry_ms: int | None) -> None:
+        lease = data.draw(st.sampled_from(self.leases))
+        retry_in = None if retry_ms is None else retry_ms / 1000
+
+        def expected() -> None:
+            wait_ms = retry_ms
+            if wait_ms is None:
+                # The wait is drawn; the model takes it from the store.
+                task = self.db.get(lease.id)
+                wait_ms = 0
+                if task is not None and task.due_in is not None:
+                    wait_ms = round(task.due_in * 1000)
+                held = self.model.tasks.get(lease.number)
+                if held is not None and held.behind is None:
+                    assert wait_ms <= 2_000
+            self.model.nack(lease.number, lease.fence, "it broke", wait_ms)
+
+        if self.both(lambda: lease.nack("it broke", retry_in), expected) is not None:
+            self.settled(lease)
+
+    @precondition(lambda self: self.leases)
+    @rule(data=st.data(), delay_ms=st.sampled_from([0, 0, 900]))
+    def release(self, data: st.DataObject, delay_ms: int) -> None:
+        lease = data.draw(st.sampled_from(self.leases))
+        done = self.both(
+            lambda: lease.release(delay_ms / 1000),
+            lambda: self.model.release(lease.number, lease.fence, delay_ms),
+        )
+        if done is not None:
+            self.settled(lease)
+
+    @precondition(lambda self: self.leases)
+    @rule(data=st.data())
+    def reject(self, data: st.DataObject) -> None:
+        lease = data.draw(st.sampled_from(self.leases))
+        done = self.both(
+            lambda: lease.reject("no good"),
+            lambda: self.model.reject(lease.number, lease.fence, "no good"),
+        )
+        if done is not None:
+            self.settled(lease)
+
+    @precondition(lambda self: self.leases)
+    @rule(data=st.data(), lease_ms=st.sampled_from([None, 100, 90_000]))
+    def renew(self, data: st.DataObject, lease_ms: int | None) -> None:
+        lease = data.draw(st.sampled_from(self.leases))
+        seconds = None if lease_ms is None else lease_ms / 1000
+        self.both(
+            lambda: lease.renew(seconds),
+            lambda: self.model.renew(lease.number, lease.fence, lease_ms),
+        )
+
+    @precondition(lambda self: self.leases)
+    @rule(data=st.data(), cursor=st.integers(0, 9))
+    def save(self, data: st.DataObject, cursor: int) -> None:
+        lease = data.draw(st.sampled_from(self.leases))
+        self.both(
+            lambda: lease.save(cursor),
+            lambda: self.model.save(lease.number, lease.fence, cursor),
+        )
+
+    @precondition(lambda self: self.leases)
+    @rule()
+    def ack_many(self) -> None:
+        self.now()
+        lost = self.db.ack_many(self.leases)
+        expected = []
+        for lease in self.leases:
+            try:
+                self.model.ack(lease.number, lease.fence, lease.id)
+                self.settled(lease)
+            except Refused:
+                expected.append(lease)
+        assert lost == expected
+        self.settle()
+
+    # Time.
+
+    def tend(self, call: Callable[[], Any]) -> None:
+        """Do something that also ends what has run out."""
+        self.now()
+        call()
+        for step in (self.model.poll, self.model.expire):
+            self.moments.append(self.model.copy())
+            step()
+
+    @rule(
+        milliseconds=st.sampled_from(
+            [0, 1, 39, 500, 2_000, 31_000, 100_000, 6_000_000, 50_000_000, 10**10]
+        )
+    )
+    def advance(self, milliseconds: int) -> None:
+        before = self.db._engine.now()
+        self.clock.advance(milliseconds / 1000)
+        after = self.db._engine.now()
+        assert after.elapsed_ms - before.elapsed_ms == milliseconds
+        self.now()
+
+    @rule(seconds=st.sampled_from([-100_000, -3_600, -1, 1, 60, 3_600, 90_000]))
+    def step_wall(self, seconds: int) -> None:
+        before = self.db._engine.now()
+        self.clock.step_wall(seconds)
+        assert self.db._engine.now().elapsed_ms == before.elapsed_ms
+        self.now()
+
+    @rule()
+    def poll(self) -> None:
+        self.tend(self.db.poll)
+        self.settle()
+
+    # Care and accidents.
+
+    @rule()
+    def checkpoint(self) -> None:
+        self.db.checkpoint()
+        self.settle()
+
+    @rule()
+    def snapshot(self) -> None:
+        self.db.snapshot()
+        self.settle()
+
+    @rule()
+    def check(self) -> None:
+        assert self.db.check() == []
+        self.settle()
+
+    @rule()
+    def close(self) -> None:
+        self.db.close()
+        self.reopen([self.model], 3)
+
+    @rule()
+    def kill(self) -> None:
+        self.disk.kill()
+        self.reopen([self.model], 3)
+
+    @rule(
+        profile=st.sampled_from(["none", "all", "prefix", "subset"]),
+        off=st.sampled_from([0, 5, 100_000]),
+    )
+    def cut_power(self, profile: str, off: int) -> None:
+        self.disk.crash(profile)
+        self.clock.reboot(off=off)
+        self.reopen(self.moments, 10)
+
+    @rule(
+        operation=st.integers(1, 12),
+        profile=st.sampled_from(["none", "all", "prefix", "subset", "torn"]),
+        asked=ASKED,
+        action=st.sampled_from(["schedule", "poll", "checkpoint", "snapshot", "close"]),
+    )
+    def cut_power_within(
+        self, operation: int, profile: str, asked: Asked, action: str
+    ) -> None:
+        """Cut the power in the middle of a call; afterwards both is right."""
+        self.now()
+        self.disk.crash_at(operation)
+        before = self.db._engine.state.last_lsn
+        is_done = False
+        try:
+            if action == "schedule":
+                self.db.schedule(asked.name, asked.payload, **self.arguments(asked))
+            else:
+                getattr(self.db, action)()
+            is_done = True
+        except (PowerCut, CommitUnknown, StorePoisoned, TaskError):
+            pass
+        moments = list(self.moments)
+        if action == "schedule":
+            try:
+                after = self.model.copy()
+                after.schedule(asked, before + 1)
+                moments = [after] if is_done else [*moments, after]
+            except Refused:
+                pass
+        elif action == "poll":
+            for step in (self.model.poll, self.model.expire):
+                step()
+                moments.append(self.model.copy())
+        self.disk.crash(profile)
+        self.clock.reboot(off=3)
+        self.reopen(moments, 10)
+
+    # What has to be so at all times.
+
+    def differences(self, model: StoreModel) -> list[str]:
+        """Return how what the store shows differs from what the model says."""
+        findings = []
+        shown = {task.number: task for task in self.db.tasks()}
+        if list(shown) != sorted(model.tasks):
+            findings.append(f"tasks {list(shown)}, not {sorted(model.tasks)}")
+        for number, task in sorted(model.tasks.items()):
+            timeline, due_ms = task.behind or (task.timeline, task.due_ms)
+            expected: dict[str, object] = {
+                "id": model.id_of(task),
+                "name": task.asked.name,
+                "queue": task.asked.queue,
+                "payload": task.asked.payload,
+                "state": model.shown(task),
+                "version": task.asked.version,
+                "due_kind": timeline,
+                "due_in": (due_ms - model.now_ms(timeline)) / 1000,
+                "priority": task.asked.priority,
+                "attempts": task.attempts,
+                "recoveries": task.recoveries,
+                "error": task.error,
+            }
+            one = shown.get(number)
+            if one is not None:
+                if one != self.db.get(one.id):
+                    findings.append(f"{one} and {self.db.get(one.id)}")
+                found = {name: getattr(one, name) for name in expected}
+                if found != expected:
+                    findings.append(f"task {number}: {found}, not {expected}")
+        return findings + self.ended_differences(model)
+
+    def ended_differences(self, model: StoreModel) -> list[str]:
+        findings = []
+        for task_id in ("a", "b", "c"):
+            if model.live(task_id) is not None:
+                continue
+            one = self.db.get(task_id)
+            ended = model.ended.get(task_id)
+            if ended is not None and ended.finished_ms is None and one is not None:
+                assert one.finished_at is not None, "what is finished has ended"
+                ended.finished_ms = (one.finished_at - EPOCH) // timedelta(
+                    milliseconds=1
+                )
+                assert ended.finished_ms >= model.wall_ms or True
+            ended = model.remembered(task_id)
+            found = None
+            if one is not None:
+                found = (
+                    one.number,
+                    one.state,
+                    one.version,
+                    one.attempts,
+                    one.recoveries,
+                    one.result,
+                )
+            expected = None
+            if ended is not None:
+                expected = (
+                    ended.number,
+                    ended.state,
+                    ended.asked.version,
+                    ended.attempts,
+                    ended.recoveries,
+                    ended.result,
+                )
+            if found != expected:
+                findings.append(f"id {task_id}: {found}, not {expected}")
+        return findings
+
+    @invariant()
+    def agrees(self) -> None:
+        self.now()
+        assert self.differences(self.model) == []
+        pending: dict[str, dict[str, int]] = {}
+        for task in self.model.tasks.values():
+            counts = pending.setdefault(task.asked.queue, {})
+            counts[task.state] = counts.get(task.state, 0) + 1
+        assert self.db.statistics().pending == pending
+        engine = self.db._engine
+        assert engine.state.check() == []
+        assert engine.window.check() == []
+
+
+def _run(examples: int, steps: int) -> None:
+    run_state_machine_as_test(  # type: ignore[no-untyped-call]
+        StoreMachine,
+        settings=settings(
+            max_examples=examples,
+            stateful_step_count=steps,
+            deadline=None,
+            derandomize=True,
+            database=None,
+            suppress_health_check=list(HealthCheck),
+        ),
+    )
+
+
+def test_the_store_does_what_the_model_does() -> None:
+    _run(examples=10, steps=20)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1200)
+def test_the_store_does_what_the_model_does_for_long() -> None:
+    _run(examples=300, steps=60)
+
+
+assert issubclass(CommitUnknown, WheelDBError)
+assert WALL
