@@ -56,6 +56,7 @@ RINGS = {
     "planting": 4,
     "replay": 4,
     "report": 4,
+    "salvage": 4,
     "settings": 4,
     "vouch": 4,
     "runtime": 5,

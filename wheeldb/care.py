@@ -31,6 +31,7 @@ from wheeldb.log.snapshot import (
 from wheeldb.model import Finding
 
 __all__ = (
+    "STATE_NAMES",
     "Statistics",
     "check_store",
     "gather_statistics",
@@ -46,7 +47,7 @@ SEGMENTS_MANY = 64
 # For the estimate of how long a snapshot takes: a row without payload, and a slow disk.
 ROW_BYTES = 200
 SNAPSHOT_BYTES_PER_S = 5 * 2**20
-_STATE_NAMES = {
+STATE_NAMES = {
     SCHEDULED: "scheduled",
     LEASED: "leased",
     DEAD: "dead",
@@ -120,7 +121,7 @@ def gather_statistics(
         pending: dict[str, dict[str, int]] = {}
         for (queue, number), count in state.pending.items():
             if count:
-                pending.setdefault(queue, {})[_STATE_NAMES[number]] = count
+                pending.setdefault(queue, {})[STATE_NAMES[number]] = count
         window_count, ready_count = len(engine.window), engine.window.ready_count
     index = state.index.statistics()
     log = committer.log_statistics()

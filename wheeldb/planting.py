@@ -138,6 +138,14 @@ class Planting:
         ).close()
         return first_lsn
 
+    def discard(self, path: str) -> None:
+        """Remove what was needed for the making only.
+
+        Raises:
+            OSError: As the disk says.
+        """
+        clear(self._disk, path)
+
     def finish(self, database: bytes, *, is_backup: bool = False) -> None:
         """Say what the directory is, and give it its name.
 

@@ -109,6 +109,7 @@ class LogScan:
         from_lsn: int = 0,
         proven_lsn: int = 0,
         sync_first: bool = False,
+        archive: str | None = None,
     ) -> None:
         """List the segments and verify their headers.
 
@@ -122,6 +123,7 @@ class LogScan:
                 a checkpoint's. A log that ends below either is damaged.
             sync_first: For an opening that will write: nothing may be decided on bytes
                 that only the page cache has.
+            archive: Where retired segments lie, if they are to be read as well.
 
         Raises:
             CorruptionError: If a header is damaged, a segment missing or too short.
@@ -134,6 +136,7 @@ class LogScan:
         self.from_lsn = from_lsn
         self.proven_lsn = max(from_lsn, proven_lsn)
         self._disk = disk
+        self._archive = archive
         self._end: LogEnd | None = None
         self._frames = 0
         if sync_first:
@@ -275,6 +278,11 @@ class LogScan:
                 "there is no segment of the log", path=self.directory, lsn=self.from_lsn
             )
         paths = [os.path.join(self.directory, name.file_name) for name in names]
+        if self._archive is not None:
+            archived = list_segments(self._disk, self._archive)
+            older = [name for name in archived if name < names[0]]
+            files = [os.path.join(self._archive, name.file_name) for name in older]
+            names, paths = [*older, *names], [*files, *paths]
         found: list[tuple[SegmentHeader, int]] = []
         for name, path in zip(names, paths, strict=True):
             with ByteSource(self._disk, path) as source:
