@@ -176,7 +176,6 @@ class Access:
         return Receipts(
             scheduled,
             self.presenter,
-            self.engine.now(),
             self.engine.state.paused_queues,
             durability or self.settings.durability,
         )

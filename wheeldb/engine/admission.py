@@ -12,6 +12,7 @@ Everything is judged before anything is emitted, so that a refusal in the middle
 changed nothing.
 """
 
+from wheeldb.clock.timekeeper import Now
 from wheeldb.engine.columns import Columns
 from wheeldb.engine.decide import Decider
 from wheeldb.engine.fold import Fact
@@ -29,14 +30,16 @@ class Scheduled:
     Attributes:
         columns: The tasks that were scheduled, numbered; ``None`` if none was.
         positions: The request's position of each of them; ``None``: all, in order.
+        now: When it was decided.
         standing: By position, what stands under the id of the others: a row (with
             whether this call put it there) or what is kept of a finished task.
     """
 
-    __slots__ = ("columns", "count", "positions", "standing")
+    __slots__ = ("columns", "count", "now", "positions", "standing")
 
-    def __init__(self, count: int) -> None:
+    def __init__(self, count: int, now: Now) -> None:
         self.count = count
+        self.now = now
         self.columns: Columns | None = None
         self.positions: list[int] | None = None
         self.standing: dict[int, tuple[Row | Finished, bool]] = {}
@@ -49,7 +52,7 @@ def schedule(decider: Decider, request: Request) -> Scheduled:
         TaskExists, StaleVersion, QueueFull: As ``if_exists`` and ``version`` say.
     """
     columns = request.columns
-    result = Scheduled(columns.count)
+    result = Scheduled(columns.count, decider.now)
     if columns.ids is None:
         _require_room(decider, columns)
         fact = Fact(

@@ -150,7 +150,7 @@ class Columns:
 
     def lane_key(self, position: int) -> tuple[int, str, int]:
         """Return (timeline, queue, priority) of one task."""
-        options = self.options(position)
+        options = self.options(position) if self.single else self.shared
         return (
             self.timeline(position),
             options.get(F.QUEUE, QUEUE_DEFAULT),  # type: ignore[return-value]

@@ -10,8 +10,8 @@ It reads no clock.
 """
 
 import math
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from typing import NamedTuple
 
 __all__ = ("DUE_MS_MAX", "Moment", "delay_ms", "instant_ms", "round_up_ms", "span_ms")
 
@@ -26,8 +26,7 @@ _MILLISECOND = timedelta(milliseconds=1)
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
-@dataclass(frozen=True, slots=True)
-class Moment:
+class Moment(NamedTuple):
     """Now on both timelines, and the millisecond that rounding cut off."""
 
     elapsed_ms: int

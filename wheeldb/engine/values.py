@@ -158,19 +158,20 @@ def _finished_task(kept: Finished) -> Task:
 
 
 class Receipts(Sequence[Receipt]):
-    """The receipts of one request, each made when it is looked at."""
+    """The receipts of one request, each made when it is looked at.
+
+    They tell the states as they were when the request was decided.
+    """
 
     def __init__(
         self,
         scheduled: Scheduled,
         presenter: Presenter,
-        now: Now,
         paused_queues: frozenset[str],
         durability: str,
     ) -> None:
         self._scheduled = scheduled
         self._presenter = presenter
-        self._now = now
         self._paused_queues = paused_queues
         self._durability = durability
         self._index_of: dict[int, int] | None = None
@@ -202,7 +203,7 @@ class Receipts(Sequence[Receipt]):
             assert isinstance(columns, Columns), "what does not stand was scheduled"
             standing = (columns.row_at(index), True)
         return self._presenter.receipt(
-            *standing, self._now, self._paused_queues, self._durability
+            *standing, self._scheduled.now, self._paused_queues, self._durability
         )
 
     def __iter__(self) -> Iterator[Receipt]:

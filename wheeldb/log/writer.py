@@ -241,17 +241,21 @@ class LogWriter:
             line = end + -end % _ZEROED_AHEAD_BYTES
             zeroed = max(end, min(line, self.segment_bytes))
             zeros = zeroed - end
-        after = before._replace(
-            offset=end,
-            previous_crc=header_checksum(data),
-            last_lsn=first_lsn + count - 1,
-            zeroed_bytes=zeroed,
-            last_type=kind,
-            bound=max(before.bound, bound),
-            hlc=max(before.hlc, hlc),
-            frames=before.frames + 1,
-            frame_bytes=before.frame_bytes + len(data),
-            bytes_written=before.bytes_written + len(data) + zeros,
+        # Spelled out: `_replace` takes three times as long, at every commit.
+        after = Position(
+            before.header,
+            before.fd,
+            end,
+            header_checksum(data),
+            first_lsn + count - 1,
+            zeroed,
+            kind,
+            bound if bound > before.bound else before.bound,
+            hlc if hlc > before.hlc else before.hlc,
+            before.frames + 1,
+            before.frame_bytes + len(data),
+            before.bytes_written + len(data) + zeros,
+            before.previous_fd,
         )
         return Placed(data, offset, zeros, before, after)
 
