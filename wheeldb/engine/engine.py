@@ -414,6 +414,7 @@ class Engine:
         """Open and close lanes as their queues are paused or not."""
         with self.lock:
             paused, lanes = self.state.paused_queues, self.state.lanes
+            self.window.paused_queues = paused
             for (_, queue, _), lane in lanes.numbers.items():
                 if queue in paused and lane not in self.window.closed:
                     self.window.close_lane(lane)

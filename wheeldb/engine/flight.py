@@ -174,6 +174,7 @@ class Flight:
         undoing.roll_back(state, undo)
         state.undo = None
         state.touched = []
+        window.forget_lanes()
         # What was taken from the window, or moved in it, is placed anew.
         for entry in group.taken:
             window.make_ready(entry)

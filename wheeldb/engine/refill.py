@@ -31,13 +31,12 @@ from wheeldb.engine.hot import HotTable
 from wheeldb.engine.row import SCHEDULED
 from wheeldb.engine.state import State
 from wheeldb.engine.undo import Undo
-from wheeldb.engine.window import Horizon, Window
+from wheeldb.engine.window import READY_LOW, Horizon, Window
 from wheeldb.index.keys import COARSE_MS
 from wheeldb.index.snapshot import Snapshot
 
 __all__ = ("READY_LOW", "Slice", "begin", "wants_more")
 
-READY_LOW = 512
 SLICE_COUNT = 2_000
 _PIECE_COUNT = 1_000
 _NUMBER_END = 2**53
@@ -57,7 +56,7 @@ def wants_more(window: Window, now: tuple[int, int]) -> int | None:
             continue
         ahead_ms = horizon[0] - now[window.lanes.key(lane)[0]]
         if ahead_ms <= 0:
-            if len(window.ready.get(lane, ())) >= READY_LOW:
+            if not window.runs_low(lane):
                 continue
         elif not has_room:
             continue
@@ -152,6 +151,7 @@ class Slice:
             if number not in changed:
                 window.place(lane, due_ms, number)
         self._place_hot(tables, undos)
+        window.trim()
         return True
 
     def _place_hot(self, tables: list[HotTable], undos: list[Undo]) -> None:
@@ -182,11 +182,10 @@ class Slice:
                     window.place(lane, entry.due_ms, number)  # type: ignore[union-attr]
 
 
-def begin(
-    state: State, window: Window, now: tuple[int, int], count: int = SLICE_COUNT
-) -> Slice | None:
+def begin(state: State, window: Window, now: tuple[int, int]) -> Slice | None:
     """Return the slice to load next, or ``None``; call it under the lock."""
     lane = wants_more(window, now)
     if lane is None:
         return None
-    return Slice(state, window, lane, count, state.index.snapshot())
+    capacity = min(window.share(), SLICE_COUNT)
+    return Slice(state, window, lane, capacity, state.index.snapshot())

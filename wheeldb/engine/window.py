@@ -38,6 +38,9 @@ __all__ = ("Horizon", "Window", "entry_due", "entry_number")
 
 Horizon = tuple[int, int]
 
+# With fewer ready entries than that, a lane whose horizon has come is loaded on.
+READY_LOW = 512
+
 _Arguments = ParamSpec("_Arguments")
 _Answer = TypeVar("_Answer")
 
@@ -98,7 +101,13 @@ class Window:
         self.horizons: dict[int, Horizon] = {}
         # Lanes that nobody may take from now, and that hold nothing.
         self.closed: set[int] = set()
+        # A lane of one of these is closed when it is first met.
+        self.paused_queues: frozenset[str] = frozenset()
         self.ready_count = 0
+        # Ready entries that stand for nothing any more, by lane; a few were taken.
+        self._gone: dict[int, set[int]] = {}
+        # Ready entries of lanes where tasks expire, not yet looked at.
+        self._fresh: list[int] = []
 
     def __len__(self) -> int:
         """Return how many entries the window holds."""
@@ -112,6 +121,8 @@ class Window:
         self.wheels = (Wheel(elapsed.now_ms), Wheel(wall.now_ms))
         self.ready = {}
         self.ready_count = 0
+        self._gone = {}
+        self._fresh = []
         self.horizons = dict.fromkeys(list(self.lanes.numbers.values()), (-1, 0))
 
     @_whole_or_reset
@@ -130,13 +141,12 @@ class Window:
                 lane = self.lanes.of_row(new)
                 if lane >= LANE_FIRST:
                     self.place(lane, new.due_ms, new.number)
-        if len(self) > self.entries_max + self.entries_max // 4:
-            self._trim()
+        self.trim()
 
     @_whole_or_reset
     def place(self, lane: int, due_ms: int, number: int) -> None:
         """Give a waiting task its entry, if it lies below the lane's horizon."""
-        if lane in self.closed:
+        if self._is_closed(lane):
             return
         due_ms = max(due_ms, 0)
         horizon = self.horizons.get(lane)
@@ -153,7 +163,7 @@ class Window:
             return
         lane_key = columns.lane_key(0)
         lane = self.lanes.number(lane_key)
-        if lane in self.closed:
+        if self._is_closed(lane):
             return
         horizon_ms = self.horizons.get(lane, (1 << 62, 0))[0]
         base = (lane << LANE_SHIFT) | first
@@ -177,9 +187,27 @@ class Window:
     def _take_back(self, old: Row) -> None:
         lane = self.lanes.of_row(old)
         if lane >= LANE_FIRST:
-            wheel = self.wheels[old.timeline]
-            # If it is in a ready heap already, whoever takes it finds out.
-            wheel.cancel(entry_of(old.due_ms, lane, old.number))
+            entry = entry_of(old.due_ms, lane, old.number)
+            if not self.wheels[old.timeline].cancel(entry):
+                self._note_gone(lane, entry)
+
+    def _note_gone(self, lane: int, entry: int) -> None:
+        """Note that a ready entry is stale; let go of them when they are half."""
+        heap = self.ready.get(lane)
+        if heap is None:
+            return
+        gone = self._gone.setdefault(lane, set())
+        gone.add(entry)
+        if 2 * len(gone) > len(heap):
+            self._set_heap(lane, [entry for entry in heap if entry not in gone])
+
+    def _is_closed(self, lane: int) -> bool:
+        if lane in self.closed:
+            return True
+        if self.paused_queues and self.lanes.key(lane)[1] in self.paused_queues:
+            self.closed.add(lane)
+            return True
+        return False
 
     # Time goes on.
 
@@ -220,8 +248,18 @@ class Window:
         self._make_ready(entry)
 
     def _make_ready(self, entry: int) -> None:
-        heappush(self.ready.setdefault(entry_lane(entry), []), entry)
+        lane = entry_lane(entry)
+        heappush(self.ready.setdefault(lane, []), entry)
         self.ready_count += 1
+        if lane in self._gone:
+            self._gone[lane].discard(entry)
+        if lane in self.lanes.expiring:
+            self._fresh.append(entry)
+
+    def take_fresh(self, limit: int) -> list[int]:
+        """Return entries that are ready and whose tasks may expire, each once."""
+        fresh, self._fresh = self._fresh[:limit], self._fresh[limit:]
+        return fresh
 
     @_whole_or_reset
     def take(self, lane: int) -> int | None:
@@ -233,6 +271,7 @@ class Window:
         self.ready_count -= 1
         if not heap:
             del self.ready[lane]
+            self._gone.pop(lane, None)
         return entry
 
     def first_ready(self, lane: int) -> int | None:
@@ -275,30 +314,67 @@ class Window:
             wheel.cancel(entry)
         self._set_heap(lane, [])
 
+    def forget_lanes(self) -> None:
+        """Forget lanes whose number was taken back and may go to another key."""
+        end = LANE_FIRST + len(self.lanes.keys)
+        self.closed = {lane for lane in self.closed if lane < end}
+        for lane in [lane for lane in self.horizons if lane >= end]:
+            del self.horizons[lane]
+
     def _set_heap(self, lane: int, entries: list[int]) -> None:
+        self._gone.pop(lane, None)
         self.ready_count += len(entries) - len(self.ready.get(lane, ()))
         if entries:
             self.ready[lane] = sorted(entries)
         else:
             self.ready.pop(lane, None)
 
-    def count_lane(self, lane: int) -> int:
-        """Return how many entries of a lane the window holds; looks at all of them."""
-        wheel = self.wheels[self.lanes.key(lane)[0]]
-        waiting = sum(1 for entry in wheel.entries() if entry_lane(entry) == lane)
-        return waiting + len(self.ready.get(lane, ()))
+    # Room.
 
-    def _trim(self) -> None:
-        """Give up the latest entries; their lanes' horizons move in front of them."""
+    def share(self) -> int:
+        """Return how many entries a lane that is not wholly loaded gets at a time.
+
+        Twice that for each such lane is half of the room: what is loaded then is not
+        given up at once, and loaded again.
+        """
+        return max(self.entries_max // (4 * max(len(self.horizons), 1)), 1)
+
+    def runs_low(self, lane: int) -> bool:
+        """Return whether a lane has few ready entries left."""
+        stale = len(self._gone.get(lane, ()))
+        ready = len(self.ready.get(lane, ())) - stale
+        return ready < min(self.share(), READY_LOW)
+
+    @_whole_or_reset
+    def trim(self) -> None:
+        """Give up the latest entries if there are too many for the room there is."""
+        if len(self) <= self.entries_max + self.entries_max // 4:
+            return
+        if self.ready_count > self.entries_max:
+            self._trim_ready()
         for wheel in self.wheels:
             keep = len(wheel) * self.entries_max // max(len(self), 1)
             for entry in wheel.trim(keep):
-                lane = entry_lane(entry)
-                key = (entry_due(entry), entry_number(entry))
-                horizon = self.horizons.get(lane)
-                if horizon is None or key < horizon:
-                    self.horizons[lane] = key
+                self._pull_horizon(entry)
         # Entries of a lane behind its new horizon may still be there; they stay right.
+
+    def _trim_ready(self) -> None:
+        keep = max(self.entries_max // (2 * len(self.ready)), 1)
+        for lane, heap in list(self.ready.items()):
+            if len(heap) > keep:
+                gone = self._gone.get(lane, set())
+                entries = sorted(entry for entry in heap if entry not in gone)
+                if len(entries) > keep:
+                    self._pull_horizon(entries[keep])
+                self._set_heap(lane, entries[:keep])
+
+    def _pull_horizon(self, entry: int) -> None:
+        """Let a lane end in front of an entry that is given up."""
+        lane = entry_lane(entry)
+        key = (entry_due(entry), entry_number(entry))
+        horizon = self.horizons.get(lane)
+        if horizon is None or key < horizon:
+            self.horizons[lane] = key
 
     def entries(self) -> Iterator[int]:
         """Yield every entry."""
