@@ -36,6 +36,8 @@ def cancel(decider: Decider, task_id: str, *, running: bool) -> CancelOutcome:
     if found is None:
         key = lookup_id(task_id)
         if type(key) is int and 0 < key <= decider.state.last_lsn:
+            # Nobody knows by which event it went; it may be the last one.
+            decider.rests_on = decider.state.last_lsn
             return CancelOutcome.FINISHED
         return CancelOutcome.UNKNOWN
     fields: dict[int, object] = {F.NUMBER: [found.number]}
@@ -129,6 +131,7 @@ def resume(decider: Decider, task_id: str, *, now: bool) -> None:
 def pause_queue(decider: Decider, queue: str) -> bool:
     """Keep a queue's tasks from being started; return whether that is new."""
     if queue in decider.state.paused_queues:
+        decider.rests_on = decider.state.last_lsn
         return False
     decider.emit(Fact(Kind.QUEUE_PAUSED, 1, {F.QUEUE: queue}))
     return True
@@ -137,6 +140,7 @@ def pause_queue(decider: Decider, queue: str) -> bool:
 def resume_queue(decider: Decider, queue: str) -> bool:
     """Let a paused queue go on; return whether it was paused."""
     if queue not in decider.state.paused_queues:
+        decider.rests_on = decider.state.last_lsn
         return False
     decider.emit(Fact(Kind.QUEUE_RESUMED, 1, {F.QUEUE: queue}))
     return True
