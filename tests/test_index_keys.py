@@ -18,6 +18,7 @@ from wheeldb.index.keys import (
     id_hash,
     id_key,
     id_key_parts,
+    number_digest,
     number_key,
     number_key_part,
     pack_due,
@@ -131,12 +132,29 @@ def test_digest_shows_every_flipped_bit(
 
 def test_digests_spread_over_all_bits() -> None:
     # Neighbouring rows are the common case, and the sum is as good as its parts.
-    digests = [row_digest(number, 0) for number in range(4_096)]
+    digests = [number_digest(number) for number in range(4_096)]
 
     for bit in range(64):
         ones = sum(digest >> bit & 1 for digest in digests)
         assert 1_800 < ones < 2_300, f"bit {bit} is set {ones} times of 4096"
     assert len({digest & 0xFFFFFFFF for digest in digests}) == 4_096
+
+
+@given(st.integers(0, 2**53 - 1), st.data())
+def test_row_digest_notices_any_bit_of_a_crc(number: int, data: st.DataObject) -> None:
+    crc = data.draw(st.integers(0, 2**32 - 1))
+    bit = 1 << data.draw(st.integers(0, 31))
+
+    assert 0 <= row_digest(number, crc) < 2**64
+    assert row_digest(number, crc) != row_digest(number, crc ^ bit)
+
+
+def test_row_digests_tell_which_row_has_which_crc() -> None:
+    first, second = 0x1234_5678, 0x9ABC_DEF0
+
+    straight = row_digest(41, first) + row_digest(42, second)
+    crossed = row_digest(41, second) + row_digest(42, first)
+    assert straight != crossed
 
 
 def test_id_digest_tells_live_from_finished() -> None:

@@ -5,24 +5,24 @@ calling: here the columns of many rows go through one expression each.
 
     rows, digest = pack_tasks([9, 10], [b"body", b"other"])
     rows[0] == (number_key(9), pack_row(number_key(9), 9, b"body"))
-    digest  == sum of row_digest(9, …) and row_digest(10, …), not yet cut to 64 bits
+    digest  == row_digest(9, …) + row_digest(10, …), modulo 2**64
 
 It is for tasks that nothing has happened to yet: a row's LSN is the task's number.
 """
 
 from collections.abc import Sequence
 from itertools import repeat
+from operator import mul
 from zlib import crc32
 
 from wheeldb.index.keys import (
     COARSE_MS,
-    due_digest,
+    digest_weight,
     due_key,
     far_from,
     number_key,
     pack_due_value,
     pack_envelope,
-    row_digest,
 )
 
 __all__ = ("Rows", "due_fields", "pack_due_rows", "pack_tasks")
@@ -42,7 +42,7 @@ def pack_tasks(numbers: Sequence[int], bodies: Sequence[bytes]) -> tuple[Rows, i
         (key, envelope + body)
         for key, envelope, body in zip(keys, envelopes, bodies, strict=True)
     ]
-    return rows, sum(map(row_digest, numbers, crcs))
+    return rows, sum(map(mul, crcs, map(digest_weight, numbers)))
 
 
 def due_fields(dues_ms: Sequence[int], now_ms: int) -> list[int]:
@@ -63,4 +63,4 @@ def pack_due_rows(
         for key, exact in zip(keys, map(number_key, dues_ms), strict=True)
     ]
     rows = list(zip(keys, map(pack_due_value, dues_ms, crcs), strict=True))
-    return rows, sum(map(due_digest, repeat(lane), fields, numbers, dues_ms))
+    return rows, sum(map(mul, crcs, map(digest_weight, numbers)))

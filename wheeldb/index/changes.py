@@ -59,7 +59,8 @@ class Changes:
         delete_ids: Hash of the id and number.
         put_finished: Finishing LSN and body.
         delete_finished: Finishing LSNs.
-        task_rows: New rows of the task table that are keys and values already.
+        task_rows: Rows of the task table that are keys and values already; their keys
+            differ from each other and from those of ``put_tasks``.
         due_rows: The same for the due table.
         meta: Packed values by name; these are only ever put.
     """
@@ -93,11 +94,11 @@ def encode(changes: Changes) -> list[TableChanges]:
         struct.error: If a number is negative or too large, which no caller should ask
             for; nothing was written.
     """
-    tasks = dict(changes.task_rows)
+    tasks = {}
     for number, lsn, body in changes.put_tasks:
         key = number_key(number)
         tasks[key] = pack_row(key, lsn, body)
-    due = dict(changes.due_rows)
+    due = {}
     for lane, due_field, number, exact_due in changes.put_due:
         key = due_key(lane, due_field, number)
         due[key] = pack_due(key, exact_due)
@@ -115,14 +116,16 @@ def encode(changes: Changes) -> list[TableChanges]:
         key = name.encode()
         meta[key] = pack_row(key, 0, body)
 
+    gone_tasks = map(number_key, changes.delete_tasks)
+    gone_due = (due_key(*one) for one in changes.delete_due)
+    gone_ids = (id_key(*one) for one in changes.delete_ids)
+    gone_finished = map(number_key, changes.delete_finished)
     tables = (
-        _table(TASK, (number_key(one) for one in changes.delete_tasks), tasks),
-        _table(DUE, (due_key(*one) for one in changes.delete_due), due),
-        _table(ID, (id_key(*one) for one in changes.delete_ids), ids),
-        _table(
-            FINISHED, (number_key(one) for one in changes.delete_finished), finished
-        ),
-        _table(META, (), meta),
+        _table(TASK, gone_tasks, [*changes.task_rows, *tasks.items()]),
+        _table(DUE, gone_due, [*changes.due_rows, *due.items()]),
+        _table(ID, gone_ids, [*ids.items()]),
+        _table(FINISHED, gone_finished, [*finished.items()]),
+        _table(META, (), [*meta.items()]),
     )
     return [table for table in tables if table.deletes or table.puts]
 
@@ -139,14 +142,12 @@ def piece_sizes(limit: int) -> Iterator[int]:
         size = min(size * 8, PIECE_ROWS_MAX)
 
 
-def _table(
-    table: str, deletes: Iterable[bytes], puts: dict[bytes, bytes]
-) -> TableChanges:
-    # A delete whose key is put again would only cost a search.
-    gone = {key for key in deletes if key not in puts}
-    return TableChanges(
-        table=table, deletes=_sorted(list(gone)), puts=_sorted(list(puts.items()))
-    )
+def _table(table: str, deletes: Iterable[bytes], puts: Rows) -> TableChanges:
+    gone = set(deletes)
+    if gone:
+        # A delete whose key is put again would only cost a search.
+        gone.difference_update(key for key, _ in puts)
+    return TableChanges(table=table, deletes=_sorted(list(gone)), puts=_sorted(puts))
 
 
 def _sorted(items: list[_Item]) -> list[_Item]:

@@ -33,6 +33,7 @@ from wheeldb.index.keys import (
     due_key_parts,
     id_digest,
     id_key_parts,
+    number_digest,
     number_key,
     number_key_part,
     row_digest,
@@ -272,10 +273,10 @@ class Snapshot:
         # holding them all.
         balance = 0
         for key, _ in self._scan(TASK, b"", _ROWS_MAX):
-            balance += row_digest(number_key_part(key), 0)
+            balance += number_digest(number_key_part(key))
         for key, _ in self._scan(DUE, b"", _ROWS_MAX):
             lane, field, number = due_key_parts(key)
-            balance -= row_digest(number, 0)
+            balance -= number_digest(number)
             if self._source.get(TASK, number_key(number)) is None:
                 findings.append(f"due row {lane}/{field} names task {number}: no such")
                 if len(findings) >= _FINDINGS_MAX:
