@@ -99,6 +99,16 @@ class Access:
             )
         return self.upkeep
 
+    def may_wait(self) -> bool:
+        """Return whether calls may block: only where a driver would end the wait.
+
+        Raises:
+            io.UnsupportedOperation, ClosedError, StorePoisoned: Nothing will change.
+        """
+        self.tending()
+        self.require_running()
+        return self.driver is not None
+
     # Changing.
 
     def commit(

@@ -151,5 +151,6 @@ class Driver:
         self._to_tidy.acquire()
         if not self._is_stopping:
             self._upkeep.tidy()
-            self._is_tidying = False
-            self._waiter.wake()
+            with self._upkeep.engine.lock:
+                self._is_tidying = False
+                self._waiter.wake()

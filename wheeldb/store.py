@@ -395,7 +395,7 @@ class WheelDB:
         self._access.require_open()
         self._access.tending()
         return watch_events(
-            self._engine, judge_lsn(from_lsn), self._access.require_open
+            self._engine, judge_lsn(from_lsn), self._access.require_running
         )
 
     def wait(self, id: str, timeout: Seconds | None = None) -> Task:
@@ -419,7 +419,7 @@ class WheelDB:
             id,
             access.deadline_ms(timeout),
             access.require_open,
-            access.tending,
+            access.may_wait,
         )
         if end is None:
             raise TimeoutError(f"{id!r} has not ended in {timeout} seconds")
@@ -469,16 +469,18 @@ class WheelDB:
         engine, access = self._engine, self._access
         deadline_ms = access.deadline_ms(wait)
         access.require_open()
-        access.tending()
         while True:
             ticket = engine.ready_ticket
-            access.require_running()
-            engine.advance()
+            may_wait = access.may_wait()
+            if self._driver is None:
+                self.poll()
+            else:
+                engine.advance()
             if engine.has_ready(queues):
                 rows = self._lease(queues, limit, wanted)
                 if rows:
                     return self._hand_out(rows)
-            if self._driver is None or not engine.wait_for_ready(ticket, deadline_ms):
+            if not may_wait or not engine.wait_for_ready(ticket, deadline_ms):
                 return Leases(access, [])
 
     def _lease(
@@ -532,6 +534,8 @@ class WheelDB:
         moved = self._engine.advance(limit)
         if self._driver is None:
             upkeep.tend()
+            # What was taken back from leases that ran out is due again.
+            moved += self._engine.advance(None if limit is None else limit - moved)
             if upkeep.wants_tidy():
                 upkeep.tidy()
         return moved

@@ -36,7 +36,7 @@ def wait_for_end(
     task_id: str,
     deadline_ms: int | None,
     require_open: Callable[[], None],
-    may_wait: Callable[[], object],
+    may_wait: Callable[[], bool],
 ) -> Row | Finished | None:
     """Wait until a task is done, dead, cancelled or expired; ``None`` if not in time.
 
@@ -47,7 +47,8 @@ def wait_for_end(
         task_id: The task's id.
         deadline_ms: Until when on boottime, ``None`` for ever.
         require_open: Raises once the store is closed.
-        may_wait: Raises if nothing can change in it.
+        may_wait: Raises if nothing can change in it any more; False if nobody would
+            end the wait in time.
 
     Raises:
         TaskNotFound: Nothing is known under the id.
@@ -70,8 +71,7 @@ def wait_for_end(
                     break
                 if row.state == DEAD:
                     return row
-                may_wait()
-                if not engine.wait_for_change(ticket, deadline_ms):
+                if not may_wait() or not engine.wait_for_change(ticket, deadline_ms):
                     return None
             end = ended()
         if end is not None:
