@@ -90,6 +90,16 @@ class Driven:
                     assert waiter.asleep is not None, "it sleeps"
                     return waiter.asleep
 
+    def until_tidying(self) -> None:
+        """Wait until the driver sleeps beside a tidier at work."""
+        driver, engine = self.db._driver, self.db._engine
+        assert driver is not None, "the store has a driver"
+        moved, waiter = self.clock._moved, self.clock.watched
+        with moved:
+            assert moved.wait_for(waiter.sleeps_on, PATIENCE_S), "it never sleeps"
+        with engine.lock:
+            assert driver._is_tidying, "there was nothing to tidy"
+
     def let_pass(self, seconds: float) -> int:
         """Let time go by from wake-up to wake-up; return how many there were."""
         wakeups = self.wakeups
