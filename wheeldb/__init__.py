@@ -57,6 +57,7 @@ from wheeldb.model import (
 from wheeldb.opening import OpenOptions
 from wheeldb.opening import open_store as open
 from wheeldb.recovery import RecoveryReport
+from wheeldb.replay import ReplayReport, replay
 from wheeldb.store import WheelDB
 
 __all__ = (
@@ -88,6 +89,7 @@ __all__ = (
     "QueueFull",
     "Receipt",
     "RecoveryReport",
+    "ReplayReport",
     "Retry",
     "StaleVersion",
     "Statistics",
@@ -103,5 +105,6 @@ __all__ = (
     "WheelDB",
     "WheelDBError",
     "open",
+    "replay",
     "restore",
 )
