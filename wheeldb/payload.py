@@ -42,8 +42,13 @@ def pack_payload(payload: object, bytes_max: int) -> bytes:
             bits or text that is not Unicode.
         PayloadTooLarge: If it is longer than ``bytes_max``.
     """
-    _judge(payload, "payload", 0)
-    packed = msgpack.packb(payload, use_bin_type=True)
+    if not _is_flat(payload):
+        _judge(payload, "payload", 0)
+    try:
+        packed = msgpack.packb(payload, use_bin_type=True)
+    except (OverflowError, ValueError):
+        _judge(payload, "payload", 0)  # says where
+        raise
     assert isinstance(packed, bytes)
     if len(packed) > bytes_max:
         raise PayloadTooLarge(
@@ -64,11 +69,7 @@ def pack_flat(payloads: list[object], bytes_max: int) -> list[bytes] | None:
     packed = []
     try:
         for payload in payloads:
-            if (
-                type(payload) is not dict
-                or not _TEXT.issuperset(map(type, payload))
-                or not _FLAT.issuperset(map(type, payload.values()))
-            ):
+            if not _is_flat(payload):
                 return None
             packed.append(pack(payload))
     except (OverflowError, ValueError):
@@ -80,6 +81,15 @@ def unpack_payload(packed: bytes) -> object:
     """Return the payload that ``packed`` holds."""
     value: object = msgpack.unpackb(packed, raw=False, strict_map_key=True)
     return value
+
+
+def _is_flat(payload: object) -> bool:
+    """Return whether it is a dict of scalars; msgpack itself refuses wrong ones."""
+    return (
+        type(payload) is dict
+        and _TEXT.issuperset(map(type, payload))
+        and _FLAT.issuperset(map(type, payload.values()))
+    )
 
 
 def _judge(value: object, place: str, depth: int) -> None:

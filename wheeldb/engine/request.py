@@ -19,7 +19,7 @@ says nothing, and leaves it to the careful one.
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 import msgpack
 
@@ -147,21 +147,24 @@ def build(
 
         With ``many``, the error's ``index`` tells which task it was.
     """
-    columns = _plain_columns(tasks, moment, limits)
-    if columns is not None:
-        return Request(columns, "same", None)
-    builder = _Builder(moment, limits.payload_bytes_max)
-    position = 0
+    if len(tasks) > 1:
+        columns = _plain_columns(tasks, moment, limits)
+        if columns is not None:
+            return Request(columns, "same", None)
+    judged: list[_Judged] = []
+    size = 0
     try:
         for task in tasks:
-            builder.add(task)
-            position += 1
+            one = _judge(task, moment, limits.payload_bytes_max)
+            size += len(one.payload)
+            judge_size(size)
+            judged.append(one)
     except (TypeError, ValueError) as error:
         if many:
-            error.index = position  # type: ignore[union-attr]
-            error.add_note(f"in task {position} of the call")
+            error.index = len(judged)  # type: ignore[union-attr]
+            error.add_note(f"in task {len(judged)} of the call")
         raise
-    return builder.request()
+    return _request(judged)
 
 
 def _plain_columns(
@@ -202,93 +205,86 @@ def _plain_columns(
 _NUMBERS = frozenset((int, float))
 
 
-class _Builder:
-    """Collects tasks into columns, one list each, folded where all are the same."""
+class _Judged(NamedTuple):
+    """One task, judged and packed."""
 
-    def __init__(self, moment: Moment, payload_bytes_max: int) -> None:
-        self._moment = moment
-        self._payload_bytes_max = payload_bytes_max
-        self._names: list[str] = []
-        self._payloads: list[bytes] = []
-        self._dues: list[int] = []
-        self._timelines: list[int] = []
-        self._ids: list[str | None] = []
-        self._digests: list[bytes | None] = []
-        self._options: list[dict[int, object] | None] = []
-        self._if_exists: list[str] = []
-        self._durabilities: set[str | None] = set()
-        self._bytes = 0
+    name: str
+    payload: bytes
+    due_ms: int
+    timeline: int
+    id: str | None
+    digest: bytes | None
+    fields: dict[int, object] | None
+    if_exists: str
+    durability: str | None
 
-    def add(self, task: NewTask) -> None:
-        """Judge one task and add it."""
-        if type(task) is not NewTask:
-            raise TypeError(f"a {type(task).__name__} is not a NewTask")
-        name = judge_text(task.name, "the task's name", ID_BYTES_MAX)
-        packed = pack_payload(task.payload, self._payload_bytes_max)
-        self._bytes += len(packed)
-        if self._bytes > REQUEST_BYTES_MAX:
-            raise PayloadTooLarge(
-                f"the payloads of one call take over {REQUEST_BYTES_MAX} bytes; "
-                "schedule them in several calls"
-            )
-        timeline, given, due_ms = self._due(task.options)
-        if due_ms > DUE_MS_MAX:
-            raise ValueError(f"the due time lies behind the year 9999: {task!r:.200}")
-        self._names.append(name)
-        self._payloads.append(packed)
-        self._timelines.append(timeline)
-        self._dues.append(due_ms)
-        if len(task.options) == 1:  # the due time
-            task_id = digest = fields = durability = None
-            if_exists = "same"
-        else:
-            task_id, if_exists, durability = _judge_terms(task.options)
-            fields = _fields_of(task.options) or None
-            digest = None
-            if task_id is not None:
-                digest = _digest(name, packed, timeline, given, fields or {})
-        self._ids.append(task_id)
-        self._digests.append(digest)
-        self._options.append(fields)
-        self._if_exists.append(if_exists)
-        self._durabilities.add(durability)
 
-    def _due(self, options: Mapping[str, object]) -> tuple[int, int, int]:
-        """Return the timeline, what was given on it, and the due time."""
-        delay, at = options.get("delay"), options.get("at")
-        if (delay is None) == (at is None):
-            raise TypeError("give exactly one of delay and at")
-        if at is not None:
-            due_ms = instant_ms(at, "at")
-            return WALL, due_ms, due_ms
-        wait_ms = delay_ms(delay)
-        due_ms = self._moment.elapsed_ms
-        if wait_ms:
-            due_ms += wait_ms + self._moment.cut_ms
-        return ELAPSED, wait_ms, due_ms
+def _judge(task: NewTask, moment: Moment, payload_bytes_max: int) -> _Judged:
+    if type(task) is not NewTask:
+        raise TypeError(f"a {type(task).__name__} is not a NewTask")
+    options = task.options
+    name = judge_text(task.name, "the task's name", ID_BYTES_MAX)
+    packed = pack_payload(task.payload, payload_bytes_max)
+    delay, at = options.get("delay"), options.get("at")
+    if (delay is None) == (at is None):
+        raise TypeError("give exactly one of delay and at")
+    if at is not None:
+        timeline, given_ms = WALL, instant_ms(at, "at")
+        due_ms = given_ms
+    else:
+        timeline, given_ms = ELAPSED, delay_ms(delay)
+        due_ms = moment.elapsed_ms
+        if given_ms:
+            due_ms += given_ms + moment.cut_ms
+    if due_ms > DUE_MS_MAX:
+        raise ValueError(f"the due time lies behind the year 9999: {task!r:.200}")
+    if len(options) == 1:  # the due time
+        return _Judged(name, packed, due_ms, timeline, None, None, None, "same", None)
+    task_id, if_exists, durability = _judge_terms(options)
+    fields = _fields_of(options)
+    digest = None
+    if task_id is not None:
+        digest = _digest(name, packed, timeline, given_ms, fields)
+    return _Judged(
+        name,
+        packed,
+        due_ms,
+        timeline,
+        task_id,
+        digest,
+        fields or None,
+        if_exists,
+        durability,
+    )
 
-    def request(self) -> Request:
-        """Return what was added, columns folded."""
-        shared, single = _fold_options(self._options)
-        has_ids = any(task_id is not None for task_id in self._ids)
-        columns = Columns(
-            _fold(self._names),
-            self._payloads,
-            _fold(self._dues),
-            _fold(self._timelines),
-            self._ids if has_ids else None,
-            shared,
-            single,
-            self._digests if has_ids else None,
-        )
-        # They share a frame: the strongest promise holds for all, and the store's own
-        # is at least as strong as "written".
-        durability = None
-        if "fsync" in self._durabilities:
-            durability = "fsync"
-        elif self._durabilities == {"written"}:
-            durability = "written"
-        return Request(columns, _fold(self._if_exists), durability)
+
+def _request(judged: list[_Judged]) -> Request:
+    """Return what was judged as one request, columns folded."""
+    if not judged:
+        return Request(Columns([], [], []), "same", None)
+    names, payloads, dues, timelines, ids, digests, fields, if_exists, durabilities = (
+        map(list, zip(*judged, strict=True))
+    )
+    shared, single = _fold_options(fields)
+    has_ids = ids.count(None) < len(ids)
+    columns = Columns(
+        _fold(names),
+        payloads,
+        _fold(dues),
+        _fold(timelines),
+        ids if has_ids else None,
+        shared,
+        single,
+        digests if has_ids else None,
+    )
+    # They share a frame: the strongest promise holds for all, and the store's own is at
+    # least as strong as "written".
+    durability = None
+    if "fsync" in durabilities:
+        durability = "fsync"
+    elif durabilities.count("written") == len(durabilities):
+        durability = "written"
+    return Request(columns, _fold(if_exists), durability)
 
 
 def _judge_terms(options: Mapping[str, object]) -> tuple[str | None, str, str | None]:
@@ -333,8 +329,6 @@ def _fold_options(
     options: list[dict[int, object] | None],
 ) -> tuple[dict[int, object] | None, dict[int, dict[int, object]] | None]:
     """Return the options that all tasks share, and those of single ones."""
-    if not options:
-        return None, None
     if options.count(options[0]) == len(options):
         return options[0], None
     return None, {position: fields for position, fields in enumerate(options) if fields}
