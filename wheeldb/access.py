@@ -15,15 +15,8 @@ from wheeldb.engine.admission import Scheduled
 from wheeldb.engine.commit import Need
 from wheeldb.engine.decide import Decider
 from wheeldb.engine.engine import Engine
-from wheeldb.engine.request import (
-    DUE_MS_MAX,
-    Limits,
-    Request,
-    build,
-    delay_ms,
-    instant_ms,
-    span_ms,
-)
+from wheeldb.engine.moment import DUE_MS_MAX, delay_ms, instant_ms, span_ms
+from wheeldb.engine.request import Limits, Request, build
 from wheeldb.engine.row import Finished, Row
 from wheeldb.engine.upkeep import Upkeep
 from wheeldb.engine.values import Presenter, Receipts, instant

@@ -29,8 +29,8 @@ from wheeldb.disk.memory import MemoryDisk
 from wheeldb.driver import Driver
 from wheeldb.engine.decide import Bounds
 from wheeldb.engine.engine import Thresholds
+from wheeldb.engine.moment import span_ms
 from wheeldb.engine.readonly import ReadonlyEngine
-from wheeldb.engine.request import span_ms
 from wheeldb.engine.upkeep import Upkeep
 from wheeldb.engine.values import instant
 from wheeldb.entropy import system_entropy

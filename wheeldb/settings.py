@@ -6,7 +6,8 @@ touched.
 
 from dataclasses import dataclass
 
-from wheeldb.engine.request import DUE_MS_MAX, judge_text, span_ms
+from wheeldb.engine.moment import DUE_MS_MAX, span_ms
+from wheeldb.engine.names import judge_text
 
 __all__ = ("Settings",)
 

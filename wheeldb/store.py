@@ -41,10 +41,7 @@ from wheeldb.engine.history import (
     watch_events,
 )
 from wheeldb.engine.listing import Filter, iterate_tasks
-from wheeldb.engine.request import (
-    judge_text,
-    lookup_id,
-)
+from wheeldb.engine.names import judge_text, lookup_id
 from wheeldb.engine.row import Row
 from wheeldb.engine.upkeep import Upkeep
 from wheeldb.engine.waiting import wait_for_end

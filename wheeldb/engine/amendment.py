@@ -7,7 +7,7 @@ for takes effect when it ends.
 
 from wheeldb.engine.decide import Decider
 from wheeldb.engine.fold import Fact
-from wheeldb.engine.request import lookup_id
+from wheeldb.engine.names import lookup_id
 from wheeldb.engine.row import DEAD, LEASED, Finished, Row
 from wheeldb.errors import StaleVersion
 from wheeldb.events import ELAPSED, F, Kind

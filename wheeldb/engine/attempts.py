@@ -12,8 +12,9 @@ from wheeldb.engine import admission
 from wheeldb.engine.decide import Decider
 from wheeldb.engine.fold import Fact
 from wheeldb.engine.moment import DUE_MS_MAX
+from wheeldb.engine.names import lookup_id
 from wheeldb.engine.policy import max_attempts, retry_wait_ms
-from wheeldb.engine.request import Request, lookup_id
+from wheeldb.engine.request import Request
 from wheeldb.engine.row import DEAD, SCHEDULED, Row
 from wheeldb.engine.window import entry_due, entry_number
 from wheeldb.errors import LeaseLost

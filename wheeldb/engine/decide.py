@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from wheeldb.clock.timekeeper import Now
 from wheeldb.engine import undo as undoing
 from wheeldb.engine.fold import Fact, apply
-from wheeldb.engine.request import lookup_id
+from wheeldb.engine.names import lookup_id
 from wheeldb.engine.row import Finished, Row
 from wheeldb.engine.state import State
 from wheeldb.engine.window import Window

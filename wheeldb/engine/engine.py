@@ -35,7 +35,8 @@ from wheeldb.engine.decide import Decider
 from wheeldb.engine.digests import Digests
 from wheeldb.engine.fold import Fact
 from wheeldb.engine.lateness import Lateness
-from wheeldb.engine.request import Moment, lookup_id
+from wheeldb.engine.moment import Moment
+from wheeldb.engine.names import lookup_id
 from wheeldb.engine.row import Finished, Row
 from wheeldb.engine.state import State
 from wheeldb.engine.tables import pack_tables

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping
 from wheeldb.clock.hlc import physical_ms
 from wheeldb.engine.columns import Columns
 from wheeldb.engine.engine import Engine
-from wheeldb.engine.request import lookup_id
+from wheeldb.engine.names import lookup_id
 from wheeldb.engine.row import generated_id
 from wheeldb.engine.values import instant
 from wheeldb.errors import Compacted

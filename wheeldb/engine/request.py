@@ -30,29 +30,15 @@ from wheeldb.engine.moment import (
     delay_ms,
     instant_ms,
     round_up_ms,
-    span_ms,
 )
-from wheeldb.engine.names import ID_BYTES_MAX, judge_id, judge_text, lookup_id
+from wheeldb.engine.names import ID_BYTES_MAX, judge_id, judge_text
 from wheeldb.engine.options import OPTIONS
 from wheeldb.errors import PayloadTooLarge
 from wheeldb.events import ELAPSED, WALL
 from wheeldb.model import NewTask
 from wheeldb.payload import pack_flat, pack_payload
 
-__all__ = (
-    "DUE_MS_MAX",
-    "Limits",
-    "Moment",
-    "Request",
-    "build",
-    "delay_ms",
-    "instant_ms",
-    "judge_id",
-    "judge_size",
-    "judge_text",
-    "lookup_id",
-    "span_ms",
-)
+__all__ = ("Limits", "Request", "build", "judge_size")
 
 # A call is one frame: what a frame may hold, and room for its author and an ack.
 REQUEST_BYTES_MAX = 32 * 2**20 - 2**16
