@@ -260,6 +260,9 @@ class Committer:
             if self._is_closed:
                 return
             self._is_closed = True
+            for group in self._open.values():
+                if group is not None:  # its leader was interrupted twice
+                    self._fail(group)
             self.writer.close()
             self.room.close()
 
@@ -551,9 +554,10 @@ class Committer:
         """Tell a group's callers that nobody knows what became of it."""
         for call in group.calls:
             if not call.is_settled and call.is_synced is group.is_synced:
+                why = self.poison or "the store was closed meanwhile"
                 unknown = CommitUnknown(
-                    f"writing the log failed ({self.poison}); whether the change is "
-                    "durable is unknown: reopen the store and look",
+                    f"writing the log failed ({why}); whether the change is durable is "
+                    "unknown: reopen the store and look",
                     call.ids,
                 )
                 unknown.__cause__ = self.poison
@@ -572,13 +576,13 @@ class Committer:
             call.wake()
 
     def _require_sound(self) -> None:
+        if self._is_closed:
+            raise ClosedError("the store can't be used: it was closed")
         if self.poison is not None:
             raise StorePoisoned(
                 f"a write or sync of the log failed before ({self.poison}); nothing "
                 "more is accepted: close the store and open it again"
             ) from self.poison
-        if self._is_closed:
-            raise ClosedError("the store can't be used: it was closed")
 
 
 def _rest_on_everything(decider: Decider) -> None:
