@@ -70,9 +70,10 @@ def cut(disk: CrashableDisk, path: str, size: int) -> None:
 
 
 def flip(disk: CrashableDisk, path: str, offset: int) -> None:
-    """Flip one bit."""
-    byte = read(disk, path)[offset]
-    write(disk, path, bytes((byte ^ 1,)), offset)
+    """Flip one bit; a negative offset counts from the end."""
+    data = read(disk, path)
+    offset %= len(data)
+    write(disk, path, bytes((data[offset] ^ 1,)), offset)
 
 
 def segments_of(disk: CrashableDisk, path: str = STORE) -> list[str]:

@@ -280,6 +280,7 @@ def open_and_die(path: Path, *words: str) -> str:
     return child.stdout.decode()
 
 
+@pytest.mark.slow
 def test_an_index_is_not_vouched_for_again_and_again(tmp_path: Path) -> None:
     # A page that kills whoever reads it would do so at each start.
     path = tmp_path / "s"
