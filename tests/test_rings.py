@@ -54,6 +54,7 @@ RINGS = {
     "leases": 4,
     "opening": 4,
     "planting": 4,
+    "pull": 4,
     "replay": 4,
     "report": 4,
     "salvage": 4,

@@ -30,7 +30,7 @@ from wheeldb.batch import Batch
 from wheeldb.care import Statistics, check_store, gather_statistics, take_snapshot
 from wheeldb.closing import close_engine
 from wheeldb.driver import Driver
-from wheeldb.engine import amendment, attempts
+from wheeldb.engine import amendment
 from wheeldb.engine.commit import Need
 from wheeldb.engine.engine import Engine
 from wheeldb.engine.history import (
@@ -42,11 +42,9 @@ from wheeldb.engine.history import (
 )
 from wheeldb.engine.listing import Filter, iterate_tasks
 from wheeldb.engine.names import judge_text, lookup_id
-from wheeldb.engine.row import Row
 from wheeldb.engine.upkeep import Upkeep
 from wheeldb.engine.waiting import wait_for_end
 from wheeldb.errors import TaskNotFound
-from wheeldb.events import WALL, F
 from wheeldb.leases import Lease, Leases
 from wheeldb.model import (
     CancelOutcome,
@@ -59,6 +57,7 @@ from wheeldb.model import (
     TaskOptions,
     TaskState,
 )
+from wheeldb.pull import ack_many, take
 from wheeldb.recovery import RecoveryReport
 from wheeldb.settings import Settings
 
@@ -66,7 +65,6 @@ __all__ = ("WheelDB",)
 
 _Answer = TypeVar("_Answer")
 
-LEASE_LIMIT_MAX = 10_000
 ERROR_CHARS_MAX = 2_000
 
 
@@ -451,69 +449,11 @@ class WheelDB:
             StorePoisoned: The log or the driver failed.
             io.UnsupportedOperation: It was opened with ``readonly=True``.
         """
-        queues = [queue] if isinstance(queue, str) else list(queue)
-        if not queues:
-            raise ValueError("there is no queue to lease from in an empty list")
-        for one in queues:
-            judge_text(one, "the queue", 255)
-        if isinstance(names, str):
-            raise TypeError(f"names is the str {names!r}, not a list of names")
-        for one in names or ():
-            judge_text(one, "a task's name", 255)
-        if type(limit) is not int or not 1 <= limit <= LEASE_LIMIT_MAX:
-            raise ValueError(f"limit is {limit!r}; it lies between 1 and 10000")
-        wanted = None if names is None else frozenset(names)
-        engine, access = self._engine, self._access
-        deadline_ms = access.deadline_ms(wait)
-        access.require_open()
-        while True:
-            ticket = engine.ready_ticket
-            may_wait = access.may_wait()
-            if self._driver is None:
-                self.poll()
-            else:
-                engine.advance()
-            if engine.has_ready(queues):
-                rows = self._lease(queues, limit, wanted)
-                if rows:
-                    return self._hand_out(rows)
-            if not may_wait or not engine.wait_for_ready(ticket, deadline_ms):
-                return Leases(access, [])
-
-    def _lease(
-        self, queues: Sequence[str], limit: int, names: frozenset[str] | None
-    ) -> list[Row]:
-        engine = self._engine
-        # After a power cut each start is to be counted, whatever it leads to.
-        is_synced = engine.syncs_leases
-        rows = self._access.commit(
-            lambda decider: attempts.lease(decider, queues, limit, names),
-            need=Need.BALLAST,
-            synced=is_synced,
-        )
-        if not is_synced and any(row.options.get(F.AT_MOST_ONCE) for row in rows):
-            # Their start must not be forgotten in a power cut.
-            engine.committer.sync()
-        return rows
+        return take(self._access, queue, limit, wait, names)
 
     def ack_many(self, leases: Sequence[Lease]) -> list[Lease]:
         """Finish what is still held, in one frame; return what was lost."""
-        leases = list(leases)
-        keys = [(lease.number, lease.fence, lease.id) for lease in leases]
-        if not keys:
-            return []
-        lost = set(
-            self._access.commit(
-                lambda decider: attempts.ack_many(decider, keys),
-                need=Need.RESERVE,
-                size=16 * len(keys),
-            )
-        )
-        for position, lease in enumerate(leases):
-            if position not in lost:
-                lease._is_settled = True
-        self._engine.note_good_runs(len(keys) - len(lost))
-        return [lease for position, lease in enumerate(leases) if position in lost]
+        return ack_many(self._access, leases)
 
     # Without a driver.
 
@@ -621,17 +561,6 @@ class WheelDB:
             raise TypeError("give exactly one of id and queue")
         if queue is not None:
             judge_text(queue, "the queue", 255)
-
-    def _hand_out(self, rows: list[Row]) -> Leases:
-        engine = self._engine
-        now = engine.now()
-        leases = []
-        for row in rows:
-            now_ms = now.wall_ms if row.timeline == WALL else now.elapsed_ms
-            late_ms = max(now_ms - row.due_ms, 0)
-            engine.lateness.add(late_ms)
-            leases.append(Lease(self._access, row, late_ms / 1000))
-        return Leases(self._access, leases)
 
     def _forget_parent(self) -> None:
         self._access.closed_because = (
