@@ -43,7 +43,8 @@ class Asked:
     @property
     def key(self) -> "Asked":
         """What makes two requests the same."""
-        return replace(self, if_exists="same")
+        delay_ms = None if self.delay_ms is None else max(self.delay_ms, 0)
+        return replace(self, if_exists="same", delay_ms=delay_ms)
 
 
 @dataclass(slots=True)
@@ -365,16 +366,13 @@ class StoreModel:
         """End what has run out: leases, then tasks that nobody started in time."""
         for task in list(self.tasks.values()):
             if task.state == "leased" and task.until_ms <= self.boottime_ms:
-                fence = task.fence
                 if self._is_over(task):
                     continue
-                self._wait(task, ELAPSED, self.elapsed_ms)
-                task.fence = fence
-                if (
-                    task.asked.at_most_once
-                    or task.attempts >= task.asked.attempts_max
-                ):
+                is_used_up = task.attempts >= task.asked.attempts_max
+                if task.asked.at_most_once or is_used_up:
                     task.state, task.error = "dead", "lease expired"
+                else:
+                    self._wait(task, ELAPSED, self.elapsed_ms)
 
     def expire(self) -> None:
         """End the due tasks whose expiry has come."""
@@ -392,9 +390,10 @@ class StoreModel:
                 task.attempts -= 1
                 is_used_up = task.recoveries >= recoveries_max
                 task.recoveries += 1
-                self._wait(task, ELAPSED, self.elapsed_ms)
                 if task.asked.at_most_once or is_used_up:
                     task.state, task.error = "dead", "interrupted"
+                else:
+                    self._wait(task, ELAPSED, self.elapsed_ms)
 
     def _is_over(self, task: Kept) -> bool:
         """Return whether a cancel or a new due time that waited has the last word."""

@@ -68,7 +68,7 @@ def schedule(decider: Decider, request: Request) -> Scheduled:
     plan = _Plan()
     for position, task_id in enumerate(columns.ids):
         if task_id is None:
-            plan.chosen.append(position)
+            plan.unnamed.append(position)
             continue
         try:
             _judge_id(decider, request, position, task_id, plan, result)
@@ -87,34 +87,34 @@ def _judge_id(
     plan: "_Plan",
     result: Scheduled,
 ) -> None:
-    earlier = plan.by_id.get(task_id)
+    """Judge one task, as if those before it in the call were scheduled already."""
+    earlier = plan.final.get(task_id)
     new = request.columns.row_at(position)
-    standing = (
-        request.columns.row_at(earlier)
-        if earlier is not None
-        else decider.find(task_id)
-    )
-    if standing is None:
-        plan.choose(position, task_id)
-        return
-    verdict = _verdict(decider, new, standing, request.if_exists_at(position))
-    if verdict == "keep":
-        if earlier is not None:
-            plan.repeats[position] = earlier
-        else:
-            result.standing[position] = (standing, False)
-            decider.rests_on = max(decider.rests_on, standing.lsn)
-    elif earlier is not None:
-        plan.chosen.remove(earlier)
-        plan.repeats[earlier] = position
-        plan.replaces[position] = plan.replaces.pop(earlier, 0)
-        plan.choose(position, task_id)
-    elif verdict == "supersede":
-        plan.supersedes[position] = standing.number
+    standing: Row | Finished | None
+    if earlier is None:
+        standing = decider.find(task_id)
     else:
-        if isinstance(standing, Row):
-            plan.replaces[position] = standing.number
-        plan.choose(position, task_id)
+        standing = request.columns.row_at(earlier)
+        if task_id in plan.supersedes:
+            standing.state = LEASED
+    if standing is not None:
+        verdict = _verdict(decider, new, standing, request.if_exists_at(position))
+        if verdict == "keep":
+            if earlier is not None:
+                plan.repeats.append(position)
+            else:
+                result.standing[position] = (standing, False)
+                decider.rests_on = max(decider.rests_on, standing.lsn)
+            return
+        if earlier is not None:
+            plan.repeats.append(earlier)
+            if verdict == "replace" and task_id in plan.supersedes:
+                plan.replaces[task_id] = plan.supersedes.pop(task_id)
+        elif verdict == "supersede":
+            plan.supersedes[task_id] = standing.number
+        elif isinstance(standing, Row):
+            plan.replaces[task_id] = standing.number
+    plan.final[task_id] = position
 
 
 def _verdict(
@@ -145,32 +145,24 @@ def _grant(
     decider: Decider, request: Request, plan: "_Plan", result: Scheduled
 ) -> None:
     columns = request.columns
-    if plan.chosen:
+    positions = plan.new_positions()
+    if positions:
         chosen = columns
-        if len(plan.chosen) < columns.count:
-            plan.chosen.sort()
-            chosen = columns.select(plan.chosen)
-            result.positions = plan.chosen
+        if len(positions) < columns.count:
+            chosen = columns.select(positions)
+            result.positions = positions
         _require_room(decider, chosen, len(plan.replaces))
-    for position, number in plan.supersedes.items():
-        definition = columns.row_at(position)
-        fields: dict[int, object] = {
-            F.NAME: definition.name,
-            F.PAYLOAD: definition.payload,
-            F.TIMELINE: definition.timeline,
-            F.DUE: definition.due_ms,
-            **definition.options,
-        }
-        decider.emit(Fact(Kind.SUPERSEDED, 1, {F.NUMBER: number, F.DEFINITION: fields}))
+    for task_id, number in plan.supersedes.items():
+        position = plan.final[task_id]
+        _supersede(decider, number, columns.row_at(position))
         row = decider.state.lookup(number)
         assert row is not None, f"task {number} is gone"
         result.standing[position] = (row, True)
-    if plan.chosen:
-        new_positions = {old: new for new, old in enumerate(plan.chosen)}
+    index_of = {position: index for index, position in enumerate(positions)}
+    if positions:
         replaces = {
-            new_positions[position]: number
-            for position, number in plan.replaces.items()
-            if number
+            index_of[plan.final[task_id]]: number
+            for task_id, number in plan.replaces.items()
         }
         fact = Fact(
             Kind.SCHEDULED,
@@ -181,14 +173,24 @@ def _grant(
         )
         decider.emit(fact)
         result.columns = chosen
-    for position, source in plan.repeats.items():
-        if source in plan.supersedes:
+    for position in plan.repeats:
+        assert columns.ids is not None, "what is repeated has an id"
+        source = plan.final[columns.ids[position]]  # type: ignore[index]
+        if source in index_of:
+            result.standing[position] = (chosen.row_at(index_of[source]), False)
+        else:
             result.standing[position] = (result.standing[source][0], False)
-            continue
-        assert result.columns is not None, "a repeated task was scheduled"
-        index = plan.chosen.index(source)
-        row = result.columns.row(result.columns.first + index)
-        result.standing[position] = (row, False)
+
+
+def _supersede(decider: Decider, number: int, definition: Row) -> None:
+    fields: dict[int, object] = {
+        F.NAME: definition.name,
+        F.PAYLOAD: definition.payload,
+        F.TIMELINE: definition.timeline,
+        F.DUE: definition.due_ms,
+        **definition.options,
+    }
+    decider.emit(Fact(Kind.SUPERSEDED, 1, {F.NUMBER: number, F.DEFINITION: fields}))
 
 
 def _require_room(decider: Decider, columns: Columns, replaced: int = 0) -> None:
@@ -210,15 +212,28 @@ def _require_room(decider: Decider, columns: Columns, replaced: int = 0) -> None
 
 
 class _Plan:
-    """What a request with ids comes to, before anything is changed."""
+    """What a request with ids comes to, before anything is changed.
+
+    An id may occur several times in one call. Its tasks are judged one after the other,
+    and only the last one that is not refused or the same again is put in place.
+    """
 
     def __init__(self) -> None:
-        self.chosen: list[int] = []
-        self.by_id: dict[str, int] = {}
-        self.replaces: dict[int, int] = {}
-        self.supersedes: dict[int, int] = {}
-        self.repeats: dict[int, int] = {}
+        # Positions without an id; by id, the position that stands in the end.
+        self.unnamed: list[int] = []
+        self.final: dict[str, int] = {}
+        # By id: the number of the task whose place it takes, at once, or behind the
+        # running attempt.
+        self.replaces: dict[str, int] = {}
+        self.supersedes: dict[str, int] = {}
+        # Positions whose id another position stands for.
+        self.repeats: list[int] = []
 
-    def choose(self, position: int, task_id: str) -> None:
-        self.chosen.append(position)
-        self.by_id[task_id] = position
+    def new_positions(self) -> list[int]:
+        """Return the positions of tasks that get a number of their own, in order."""
+        named = [
+            position
+            for task_id, position in self.final.items()
+            if task_id not in self.supersedes
+        ]
+        return sorted(self.unnamed + named)

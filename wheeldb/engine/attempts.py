@@ -24,6 +24,7 @@ __all__ = (
     "ack",
     "ack_many",
     "expire_leases",
+    "expire_tasks",
     "held",
     "interrupt",
     "lease",
@@ -286,7 +287,27 @@ def save(
     decider.emit(Fact(Kind.SAVED, 1, {F.NUMBER: [number], F.CURSOR: cursor}))
 
 
-# Attempts: cut short.
+# Attempts: cut short, or never begun.
+
+
+def expire_tasks(decider: Decider, numbers: Sequence[int]) -> int:
+    """End those of the tasks that wait, are due and have expired; return how many."""
+    state, now = decider.state, decider.now
+    expired = []
+    for number in dict.fromkeys(numbers):
+        row = state.lookup(number)
+        if row is None or row.state != SCHEDULED or row.paused:
+            continue
+        now_ms = now.wall_ms if row.timeline == WALL else now.elapsed_ms
+        if (
+            row.due_ms <= now_ms
+            and row.queue not in state.paused_queues
+            and _is_expired(decider, row)
+        ):
+            expired.append(number)
+    if expired:
+        decider.emit(Fact(Kind.EXPIRED, len(expired), {F.NUMBER: expired}))
+    return len(expired)
 
 
 def expire_leases(decider: Decider, rows: Sequence[Row]) -> None:

@@ -127,6 +127,7 @@ class Engine:
         self.snapshot_bytes = 0
         self.snapshot_frame_bytes = 0
         self.sweep_lost = 0
+        self.expired_count = 0
         self.lateness = Lateness()
         # Set by an opening after a power cut, until it is over.
         self.caution: Caution | None = None

@@ -2,8 +2,8 @@
 
 ``step()`` does what is due and is quick, ``tidy()`` what takes its time::
 
-    step   now     move due tasks; end leases that ran out, and waits that took too
-                   long; renew leases that are kept
+    step   now     move due tasks; end leases that ran out, tasks that nobody started
+                   in time, and waits that took too long; renew leases that are kept
            50 ms   after an unsynced frame: sync the log.  After quiet: an empty frame
                    that tells the log how far it is durable
            60 s    while a delay is pending: an anchor, so that a power cut costs a
@@ -31,10 +31,10 @@ from wheeldb.engine import attempts
 from wheeldb.engine.commit import Need
 from wheeldb.engine.decide import Decider
 from wheeldb.engine.engine import Engine
-from wheeldb.engine.refill import READY_LOW
+from wheeldb.engine.expiry import Expiries
 from wheeldb.engine.row import SCHEDULED, Row
 from wheeldb.engine.sweep import STRETCH_COUNT, sweep
-from wheeldb.errors import LeaseLost, StorageFullError, StorePoisoned
+from wheeldb.errors import CorruptionError, LeaseLost, StorePoisoned
 from wheeldb.events import ELAPSED, WALL, F, Kind
 
 __all__ = ("Upkeep", "Wait")
@@ -72,8 +72,9 @@ class Upkeep:
     ) -> None:
         self.engine = engine
         self.leases_expired = 0
+        self._expiries = Expiries(engine)
         # Why the last snapshot could not be written; it is tried again.
-        self.snapshot_error: OSError | None = None
+        self.snapshot_error: OSError | CorruptionError | None = None
         self._elapsed_mark_ms = elapsed_mark_ms
         self._snapshot = snapshot
         self._wants_snapshot = wants_snapshot
@@ -112,6 +113,7 @@ class Upkeep:
             with self._putting_off(now):
                 self._renew_kept(now)
                 self._expire_leases(now)
+                self._expiries.tend(now)
                 self._tend_anchor(now)
         self._tend_tail(now)
 
@@ -135,8 +137,15 @@ class Upkeep:
             now = engine.now()
             elapsed_ms = self.next_due(ELAPSED, now.elapsed_ms)
             wall_ms = self.next_due(WALL, now.wall_ms)
+            wall_end_ms = self._expiries.next_ms(WALL, now.wall_ms)
+            if wall_end_ms is not None and self._full_until_ms <= now.boottime_ms:
+                wall_ms = wall_end_ms if wall_ms is None else min(wall_ms, wall_end_ms)
+            elapsed_end_ms = self._expiries.next_ms(ELAPSED, now.elapsed_ms)
+            if elapsed_end_ms is not None:
+                elapsed_end_ms = engine.keeper.elapsed_to_boottime(elapsed_end_ms)
             writes = [
                 self._next_lease_end(),
+                elapsed_end_ms,
                 min(map(_renewal_ms, self._kept.values()), default=None),
                 self._next_anchor(),
                 None if is_tidying else self._next_tidy(),
@@ -166,25 +175,32 @@ class Upkeep:
                 (first is None or due_ms < first)
                 and lane not in window.closed
                 and window.lanes.key(lane)[0] == timeline
-                and (due_ms > now_ms or len(window.ready.get(lane, ())) < READY_LOW)
+                and (due_ms > now_ms or window.runs_low(lane))
             ):
                 first = due_ms
         return first
 
     def next_in(self) -> float | None:
-        """Return seconds until a task becomes due or a lease ends, ``None`` for never.
+        """Return seconds until a task becomes due or expires, or a lease ends.
 
+        ``None`` is never.
         Tasks that are due already don't count, so that a loop which polls at that
         instant never spins.  A held task counts as the clocks run now, without the
         correction that it waits for.
         """
         engine = self.engine
+        while engine.refill(engine.now()):
+            pass  # what is not loaded can't be told
         with engine.lock:
             now = engine.now()
             elapsed_ms = self.next_due(ELAPSED, now.elapsed_ms)
             wall_ms = self.next_due(WALL, now.wall_ms)
             end_ms = self._next_lease_end()
             waits_ms = []
+            for timeline, now_ms in ((ELAPSED, now.elapsed_ms), (WALL, now.wall_ms)):
+                expiry_ms = self._expiries.next_ms(timeline, now_ms)
+                if expiry_ms is not None:
+                    waits_ms.append(expiry_ms - now_ms)
             if elapsed_ms is not None:
                 waits_ms.append(elapsed_ms - now.elapsed_ms)
             if end_ms is not None:
@@ -240,6 +256,8 @@ class Upkeep:
         self.leases_expired += self.engine.commit(
             _expire_leases, synced=False, need=Need.BALLAST, author="wheel"
         )
+        # They are due again.
+        self.engine.advance()
 
     def _next_lease_end(self) -> int | None:
         """Return when the first lease runs out; hold the lock."""
@@ -360,10 +378,10 @@ class Upkeep:
         try:
             self._snapshot()
             self.snapshot_error = None
-        except StorageFullError:
-            raise
-        except OSError as error:
-            # The store goes on without: it is quicker to open with one, not safer.
+        except (OSError, CorruptionError) as error:
+            if isinstance(error, OSError) and error.errno in _FULL:
+                raise
+            # The store goes on without: its log holds everything.
             self.snapshot_error = error
             self._snapshot_from_ms = now.boottime_ms + SNAPSHOT_RETRY_MS
 

@@ -261,6 +261,10 @@ class Window:
         fresh, self._fresh = self._fresh[:limit], self._fresh[limit:]
         return fresh
 
+    def has_fresh(self) -> bool:
+        """Return whether ``take_fresh`` has any."""
+        return bool(self._fresh)
+
     @_whole_or_reset
     def take(self, lane: int) -> int | None:
         """Remove and return the first ready entry of a lane."""

@@ -1,0 +1,82 @@
+"""Expiry: due tasks that nobody has started in time end by themselves.
+
+A task with ``expires`` is looked at when it becomes ready, for only from its due time
+on can it be started, and so be too late. What is found waits in a heap for its time::
+
+    window ─ ready, in a lane where tasks expire ─► heap of (expiry, number) ─► EXPIRED
+
+Lanes that never held such a task cost nothing. Entries of the heap are hints, as those
+of the window are: whether the task is still there, due and expired is decided with the
+event. A paused task or queue does not expire meanwhile; what was overdue ends when it
+is resumed. Nothing of this is durable: after an opening every overdue task becomes
+ready again, and so is looked at again.
+"""
+
+from collections.abc import Sequence
+from heapq import heappop, heappush
+
+from wheeldb.clock.timekeeper import Now
+from wheeldb.engine import attempts
+from wheeldb.engine.commit import Need
+from wheeldb.engine.engine import Engine
+from wheeldb.engine.window import entry_number
+from wheeldb.events import ELAPSED, WALL
+
+__all__ = ("Expiries",)
+
+# Rows that are read, and tasks that end, in one step.
+STEP_COUNT = 500
+
+
+class Expiries:
+    """The expiries of ready tasks, in order, on both timelines."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._heaps: tuple[list[tuple[int, int]], ...] = ([], [])
+
+    def tend(self, now: Now) -> None:
+        """End what has expired, a step of it.
+
+        Raises:
+            StorageFullError, StorePoisoned: As the log says.
+        """
+        self._look()
+        engine, expired = self._engine, []
+        with engine.lock:
+            for heap, now_ms in zip(
+                self._heaps, (now.elapsed_ms, now.wall_ms), strict=True
+            ):
+                while heap and heap[0][0] <= now_ms and len(expired) < STEP_COUNT:
+                    expired.append(heappop(heap))
+        if not expired:
+            return
+        numbers = [number for _, number in expired]
+        engine.expired_count += engine.commit(
+            lambda decider: attempts.expire_tasks(decider, numbers),
+            synced=False,
+            need=Need.RESERVE,
+            author="wheel",
+        )
+
+    def _look(self) -> None:
+        """Take note of the expiries of tasks that have become ready."""
+        engine = self._engine
+        with engine.lock:
+            undos: Sequence[object] = list(engine.committer.undos())
+            for entry in engine.window.take_fresh(STEP_COUNT):
+                row = engine.state.view(entry_number(entry), undos)  # type: ignore[arg-type]
+                expires = None if row is None else row.expired_at()
+                if expires is not None:
+                    timeline, at_ms = expires
+                    heappush(self._heaps[timeline], (at_ms, entry_number(entry)))
+
+    def next_ms(self, timeline: int, now_ms: int) -> int | None:
+        """Return when the next task expires; hold the lock."""
+        if timeline == ELAPSED and self._engine.window.has_fresh():
+            return now_ms
+        heap = self._heaps[timeline]
+        return heap[0][0] if heap else None
+
+
+assert (ELAPSED, WALL) == (0, 1), "the heaps are found by their timeline"
