@@ -1,6 +1,6 @@
 """Random bytes from the operating system, where no test has put a seed in its place."""
 
-import secrets
+import os
 
 __all__ = ("SystemEntropy", "system_entropy")
 
@@ -10,7 +10,7 @@ class SystemEntropy:
 
     def bytes(self, count: int, /) -> bytes:
         """Return ``count`` random bytes."""
-        return secrets.token_bytes(count)
+        return os.urandom(count)
 
 
 system_entropy = SystemEntropy()

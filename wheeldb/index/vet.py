@@ -15,7 +15,6 @@ may die of it (`wheeldb.index.verify`).  This module changes nothing on the disk
 
 import json
 import os
-import subprocess
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -134,6 +133,9 @@ def _flaw(disk: Disk, handle: int) -> str | None:
 
 
 def _verify_in_child(path: str, timeout_s: float) -> Verdict:
+    # Seldom needed, and a tenth of the time that importing wheeldb takes.
+    import subprocess
+
     if not sys.executable:
         return Verdict(is_usable=False, reason="no Python for a child process")
     # The child finds the modules where this process found them, and nowhere else.
