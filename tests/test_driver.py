@@ -8,6 +8,7 @@ import pytest
 from driver_helpers import START, Background, Driven, WatchedClock, until_waiting
 
 import wheeldb
+import wheeldb.pull
 from wheeldb.testing import CrashableDisk
 
 HOUR = 3_600
@@ -103,14 +104,14 @@ class TestFiring:
         self, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         looks = 0
-        lease = wheeldb.WheelDB._lease
+        lease = wheeldb.pull._lease
 
         def counting(*arguments: Any) -> object:
             nonlocal looks
             looks += 1
             return lease(*arguments)
 
-        monkeypatch.setattr(wheeldb.WheelDB, "_lease", counting)
+        monkeypatch.setattr(wheeldb.pull, "_lease", counting)
         with Driven() as driven:
             driven.db.schedule("other", delay=0)
             waiting = Background(lambda: driven.db.lease(wait=60, names=["wanted"]))

@@ -172,6 +172,21 @@ class Access:
             raise ValueError(f"a delay of {delay!r} ends behind the year 9999")
         return ELAPSED, due_ms
 
+    # Time goes on.
+
+    def poll(self, limit: int | None = None) -> int:
+        """Move what is due, and do the upkeep if no driver does; see ``WheelDB``."""
+        self.require_running()
+        upkeep = self.tending()
+        moved = self.engine.advance(limit)
+        if self.driver is None:
+            upkeep.tend()
+            # What was taken back from leases that ran out is due again.
+            moved += self.engine.advance(None if limit is None else limit - moved)
+            if upkeep.wants_tidy():
+                upkeep.tidy()
+        return moved
+
     # Showing.
 
     def receipts(self, scheduled: Scheduled, durability: str | None) -> Receipts:

@@ -49,9 +49,7 @@ def take(
     while True:
         ticket = engine.ready_ticket
         may_wait = access.may_wait()
-        engine.advance()
-        if access.driver is None:
-            access.tending().tend()
+        access.poll()
         if engine.has_ready(queues):
             rows = _lease(access, queues, limit, wanted)
             if rows:

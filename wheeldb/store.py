@@ -466,16 +466,7 @@ class WheelDB:
         Raises:
             StorePoisoned: The log failed.
         """
-        self._access.require_running()
-        upkeep = self._access.tending()
-        moved = self._engine.advance(limit)
-        if self._driver is None:
-            upkeep.tend()
-            # What was taken back from leases that ran out is due again.
-            moved += self._engine.advance(None if limit is None else limit - moved)
-            if upkeep.wants_tidy():
-                upkeep.tidy()
-        return moved
+        return self._access.poll(limit)
 
     def next_in(self) -> float | None:
         """Return seconds until a task becomes due or a lease ends, ``None`` for never.
