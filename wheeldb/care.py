@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from wheeldb.driver import Driver
 from wheeldb.engine.engine import Engine
 from wheeldb.engine.history import scan_frames
+from wheeldb.engine.room import NO_ROOM
 from wheeldb.engine.row import DEAD, LEASED, PARKED, SCHEDULED
 from wheeldb.engine.snapshots import snapshot_payloads
 from wheeldb.engine.sweep import sweep
@@ -222,7 +223,13 @@ def take_snapshot(engine: Engine, *, archive: bool) -> str:
         OSError: If it could not be written; nothing is removed.
     """
     with engine.snapshotting:
-        info = write_state(engine, f"{engine.path}/snapshots")
+        try:
+            info = write_state(engine, f"{engine.path}/snapshots")
+        except OSError as error:
+            # The snapshot lets segments go: worth the room kept for leases.
+            if error.errno not in NO_ROOM or not engine.committer.give_up_ballast():
+                raise
+            info = write_state(engine, f"{engine.path}/snapshots")
         engine.note(
             Kind.SNAPSHOT_TAKEN,
             {

@@ -450,6 +450,10 @@ class Engine:
                 self._freezing = None
             self.checkpoints += 1
             self.checkpoint_frame_bytes = freezing.frame_bytes
+            if self.committer.room.is_kept:
+                # If there is none, the next checkpoint tries again.
+                with contextlib.suppress(OSError):
+                    self.state.index.keep_room()
         self.note(
             Kind.CHECKPOINTED,
             {F.CHECKPOINT: freezing.lsn, F.DIGESTS: digests.stored()},

@@ -31,6 +31,11 @@ class Room:
         self._reserve = reserve
         self._ballast = ballast
 
+    @property
+    def is_kept(self) -> bool:
+        """Whether room is set apart at all."""
+        return self._reserve is not None
+
     def require(self, tasks: int) -> None:
         """Make sure that so many unfinished tasks can be ended; call it first.
 

@@ -67,6 +67,8 @@ class Reserve:
         """
         need = _round_up(tasks * RESERVE_BYTES_PER_TASK, _STEP_BYTES)
         self._room.wanted_bytes = need
+        if self._room.is_missing:
+            return
         if need > self._room.held_bytes or not self._room.is_sure:
             self._room.hold(need)
         elif self._room.held_bytes > 2 * need + 8 * _STEP_BYTES:
@@ -113,9 +115,13 @@ class Ballast:
     def restore(self) -> bool:
         """Take the room again; return False if the disk is too full for it.
 
+        Where it is held already, or can't be, this costs nothing.
+
         Raises:
             OSError: If allocating failed for another reason than room.
         """
+        if self._room.is_missing:
+            return True
         if self._room.is_sure and self._room.held_bytes >= self._room.wanted_bytes:
             return True
         try:
@@ -147,14 +153,20 @@ class _Room:
         # After a power cut the length may be there without the blocks.
         self.is_sure = False
 
+    @property
+    def is_missing(self) -> bool:
+        """Whether the file system has said that it can't allocate."""
+        return self.is_sure and not self.is_supported
+
     def hold(self, size: int) -> None:
         # First the blocks, which may fail, then the length, by which they are cut off
         # again. A length alone would be a hole.
         size = max(size, self.held_bytes)
-        self.is_supported = size == 0 or self._disk.allocate(self._fd, 0, size)
-        if self.is_supported:
-            self._disk.truncate(self._fd, size)
-            self.held_bytes = size
+        if size:
+            self.is_supported = self._disk.allocate(self._fd, 0, size)
+            if self.is_supported:
+                self._disk.truncate(self._fd, size)
+                self.held_bytes = size
         self.is_sure = True
 
     def shrink(self, size: int) -> None:
