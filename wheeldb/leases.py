@@ -24,6 +24,7 @@ from wheeldb.engine import attempts
 from wheeldb.engine.commit import Need
 from wheeldb.engine.moment import delay_ms, span_ms
 from wheeldb.engine.options import LEASE_MS_MAX
+from wheeldb.engine.policy import is_last_attempt
 from wheeldb.engine.request import judge_size
 from wheeldb.engine.row import Row, headers_of
 from wheeldb.errors import LeaseLost
@@ -165,7 +166,8 @@ class Lease:
                 text,
                 retry_ms,
             ),
-            need=Need.BALLAST,
+            # That a task is dead ends it; only a retry has to ask for room.
+            need=Need.RESERVE if is_last_attempt(row) else Need.BALLAST,
         )
         self._is_settled = True
 

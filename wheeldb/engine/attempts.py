@@ -13,7 +13,7 @@ from wheeldb.engine.decide import Decider
 from wheeldb.engine.fold import Fact
 from wheeldb.engine.moment import DUE_MS_MAX
 from wheeldb.engine.names import lookup_id
-from wheeldb.engine.policy import max_attempts, retry_wait_ms
+from wheeldb.engine.policy import is_last_attempt, max_attempts, retry_wait_ms
 from wheeldb.engine.request import Request
 from wheeldb.engine.row import DEAD, SCHEDULED, Row
 from wheeldb.engine.window import entry_due, entry_number
@@ -223,7 +223,7 @@ def nack(
     """
     row = held(decider, number, fence, task_id)
     fields: dict[int, object] = {F.NUMBER: [number], F.ERROR: error}
-    if row.attempts < max_attempts(row) and not row.options.get(F.AT_MOST_ONCE):
+    if not is_last_attempt(row):
         wait_ms = retry_wait_ms(row) if retry_in_ms is None else retry_in_ms
         fields[F.DUE] = min(decider.now.elapsed_ms + wait_ms, DUE_MS_MAX)
     decider.emit(Fact(Kind.NACKED, 1, fields))

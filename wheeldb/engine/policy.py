@@ -13,7 +13,7 @@ from wheeldb.engine.row import Row
 from wheeldb.events import F
 from wheeldb.model import Exponential, Fixed, Linear, Retry
 
-__all__ = ("max_attempts", "retry_of", "retry_wait_ms")
+__all__ = ("is_last_attempt", "max_attempts", "retry_of", "retry_wait_ms")
 
 _DEFAULT = Retry()
 
@@ -21,6 +21,11 @@ _DEFAULT = Retry()
 def max_attempts(row: Row) -> int:
     """Return how often the task may be started."""
     return retry_of(row).max_attempts
+
+
+def is_last_attempt(row: Row) -> bool:
+    """Return whether the task is dead if this attempt fails."""
+    return row.attempts >= max_attempts(row) or bool(row.options.get(F.AT_MOST_ONCE))
 
 
 def retry_of(row: Row) -> Retry:
