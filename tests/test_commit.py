@@ -10,10 +10,12 @@ import os
 import threading
 from collections.abc import Callable
 from contextlib import suppress
+from pathlib import Path
 
 import pytest
 
 import wheeldb
+from wheeldb.disk import UnsyncedDisk
 from wheeldb.engine import amendment
 from wheeldb.engine.commit import Committer, Need
 from wheeldb.engine.decide import Decider
@@ -715,3 +717,22 @@ def test_storage_full_is_no_poison() -> None:
     assert bench.db.check() == []
     db = bench.crash("none")
     assert [task.id for task in db.tasks()] == ["x"]
+
+
+# What nothing is promised for.
+
+
+def test_a_store_for_tests_syncs_nothing(tmp_path: Path) -> None:
+    with wheeldb.open(
+        tmp_path / "store", clock=ManualClock(), driver=False, durability="memory"
+    ) as db:
+        receipt = db.schedule("a", delay=60, id="x", durability="fsync")
+        assert receipt.created
+        disk = db._engine.disk
+        assert isinstance(disk, UnsyncedDisk)
+        # What does not exist can't be synced: nobody has tried.
+        disk.sync_data(10**6)
+        disk.sync(10**6)
+        disk.sync_directory(str(tmp_path / "missing"))
+    with wheeldb.open(tmp_path / "store", clock=ManualClock(), driver=False) as db:
+        assert db.get("x") is not None

@@ -24,7 +24,14 @@ from wheeldb import recovery
 from wheeldb.care import take_snapshot, wants_snapshot
 from wheeldb.clock import Clock
 from wheeldb.clock.system import SystemClock
-from wheeldb.disk import NETWORK_FILE_SYSTEMS, Disk, Lock, LockHeld, OsDisk
+from wheeldb.disk import (
+    NETWORK_FILE_SYSTEMS,
+    Disk,
+    Lock,
+    LockHeld,
+    OsDisk,
+    UnsyncedDisk,
+)
 from wheeldb.disk.memory import MemoryDisk
 from wheeldb.driver import Driver
 from wheeldb.engine.decide import Bounds
@@ -137,7 +144,7 @@ def open_store(path: str | os.PathLike[str], **options: Unpack[OpenOptions]) -> 
         text = "/memory"
         disk.make_directory(text)
     if disk is None:
-        disk = OsDisk()
+        disk = UnsyncedDisk() if settings.durability == "memory" else OsDisk()
         text = os.path.abspath(text)
     layout = Layout(path=text)
     if readonly:

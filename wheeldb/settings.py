@@ -21,7 +21,8 @@ class Settings:
     Attributes:
         durability: ``"fsync"``: a power cut loses nothing acknowledged. ``"written"``:
             a killed process loses nothing, a power cut the last moments. ``"memory"``:
-            for tests.
+            nothing is synced, whatever a call asks for; a power cut may leave a store
+            that can't be opened. For tests.
         profile: ``"flash"`` never writes an acknowledged block again, ``"disk"`` packs
             tighter, ``"auto"`` looks at the device.
         node: A name for this store, for people.

@@ -26,7 +26,7 @@ from wheeldb.disk.seam import (
     replace_file,
     write_all,
 )
-from wheeldb.disk.system import OsDisk
+from wheeldb.disk.system import OsDisk, UnsyncedDisk
 
 __all__ = (
     "NETWORK_FILE_SYSTEMS",
@@ -36,6 +36,7 @@ __all__ = (
     "Lock",
     "LockHeld",
     "OsDisk",
+    "UnsyncedDisk",
     "read_exactly",
     "replace_file",
     "write_all",

@@ -22,7 +22,7 @@ from wheeldb.disk.seam import FileInfo
 if sys.platform == "darwin":
     import fcntl
 
-__all__ = ("OsDisk",)
+__all__ = ("OsDisk", "UnsyncedDisk")
 
 if sys.platform == "darwin":
 
@@ -126,3 +126,20 @@ class OsDisk:
     def lock(self, path: str, *, attempts: int = 5, delay_ms: int = 50) -> OsLock:
         """Take the exclusive lock on a file."""
         return lock_file(path, attempts=attempts, delay_ms=delay_ms)
+
+
+def _no_sync(fd: object) -> None:
+    """Do nothing."""
+
+
+class UnsyncedDisk(OsDisk):
+    """The same without syncs, for stores that need not outlive the machine.
+
+    After a power cut files may hold less than they were said to, in any order.
+    """
+
+    sync_data = staticmethod(_no_sync)
+    sync = staticmethod(_no_sync)
+
+    def sync_directory(self, path: str) -> None:
+        """Do nothing."""
