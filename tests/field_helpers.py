@@ -37,6 +37,10 @@ class Bench:
         self.db = wheeldb.open(self.path, **self.options)
         return self.db
 
+    def stay(self) -> wheeldb.WheelDB:
+        """Leave the store as it is, where others open it again."""
+        return self.db
+
     def reopen(self) -> wheeldb.WheelDB:
         """Close the store and open it again."""
         self.db.close()

@@ -143,7 +143,7 @@ def test_a_generated_id_is_told_as_long_as_the_log_has_it(bench: Bench) -> None:
     receipt = bench.db.schedule("task", delay=0)
     assert bench.started() == [receipt.id]
     assert bench.db.get(receipt.id) is None
-    for open_again in (lambda: None, bench.reopen, bench.kill):
+    for open_again in (bench.stay, bench.reopen, bench.kill):
         open_again()
         history = bench.db.history(receipt.id)
         assert kinds(history) == ["scheduled", "leased", "acked"]
