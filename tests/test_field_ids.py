@@ -278,7 +278,11 @@ def test_a_replaced_task_is_swapped_in_one_step(bench: Bench) -> None:
     db.schedule("pay", 1, delay=0, id="order")
     (lease,) = db.lease()
     db.schedule("pay", 2, delay=5, id="order", if_exists="replace")
-    for settle in (lease.ack, lambda: lease.nack("no"), lease.renew, lease.release):
+    settlings: list[Callable[[], None]] = [
+        *(lease.ack, lease.renew, lease.release),
+        lambda: lease.nack("no"),
+    ]
+    for settle in settlings:
         with pytest.raises(LeaseLost):
             settle()
     assert known(bench, "order").payload == 2
