@@ -136,6 +136,7 @@ class Group:
 
     Attributes:
         kind: The type of its frame.
+        is_synced: Whether its answers wait for a sync.
         undo: What its events replaced, from the moment the first may change anything.
         deciding: The call that is judged just now.
         parts: The events' bytes; none: there is no frame, only answers.
@@ -155,6 +156,7 @@ class Group:
         "deciding",
         "hlc",
         "is_shown",
+        "is_synced",
         "kind",
         "parts",
         "placed",
@@ -169,6 +171,7 @@ class Group:
     def __init__(self, calls: list[Call], kind: FrameType) -> None:
         self.calls = calls
         self.kind = kind
+        self.is_synced = kind is FrameType.SYNCED
         self.step = Step.FORMED
         self.undo: Undo | None = None
         self.deciding: Call | None = None
@@ -181,11 +184,6 @@ class Group:
         self.position: Position | None = None
         self.answers: list[None] = []
         self.is_shown = False
-
-    @property
-    def is_synced(self) -> bool:
-        """Whether its answers wait for a sync."""
-        return self.kind is FrameType.SYNCED
 
     def need(self) -> Need:
         """Return the least need of the calls that are still to be answered."""

@@ -30,6 +30,9 @@ class Room:
     def __init__(self, reserve: Reserve | None, ballast: Ballast | None) -> None:
         self._reserve = reserve
         self._ballast = ballast
+        # What is held is enough for so many tasks, and not too much for so many.
+        self._tasks_least = 0
+        self._tasks_most = -1
 
     @property
     def is_kept(self) -> bool:
@@ -42,6 +45,8 @@ class Room:
         Raises:
             StorageFullError: If the disk can't promise that; nothing was accepted.
         """
+        if self._tasks_least <= tasks <= self._tasks_most:
+            return
         try:
             if self._ballast is not None and not self._ballast.restore():
                 raise StorageFullError(
@@ -52,6 +57,8 @@ class Room:
                 )
             if self._reserve is not None:
                 self._reserve.ensure(tasks)
+                self._tasks_least = tasks // 2
+                self._tasks_most = self._reserve.tasks
         except StorageFullError:
             raise
         except OSError as error:
@@ -63,6 +70,7 @@ class Room:
 
     def give(self, need: Need) -> bool:
         """Free room for a call; return whether there was any that it may use."""
+        self._tasks_most = -1
         if need == Need.REFUSE:
             return False
         if (
@@ -75,6 +83,7 @@ class Room:
 
     def give_up_ballast(self) -> bool:
         """Free the ballast; return whether there was any."""
+        self._tasks_most = -1
         return self._ballast is not None and self._ballast.release()
 
     def close(self) -> None:

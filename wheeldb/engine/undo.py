@@ -14,6 +14,7 @@ Ensures, in ``roll_back``, whatever bytecode the change was cut short at:
  3. Rolling back twice is the same as once.
 """
 
+from operator import attrgetter
 from typing import TYPE_CHECKING, Final
 
 from wheeldb.engine.row import LEASED, Row
@@ -61,7 +62,7 @@ class Undo:
         self.lanes_count = 0
         self.touched_count = 0
         # The state's own attributes that events replace rather than change.
-        self.tables: dict[str, object] = {}
+        self.tables: tuple[object, ...] = ()
 
 
 _REPLACED = (
@@ -79,10 +80,13 @@ _REPLACED = (
 )
 
 
+_read_replaced = attrgetter(*_REPLACED)
+
+
 def mark(state: "State") -> Undo:
     """Return a record of the state as it is; changes fill it while it is current."""
     undo = Undo(state.last_lsn + 1)
-    undo.tables = {name: getattr(state, name) for name in _REPLACED}
+    undo.tables = _read_replaced(state)
     undo.pending = state.pending.copy()
     undo.lanes_count = len(state.lanes.keys)
     undo.touched_count = len(state.touched) if state.touched is not None else 0
@@ -112,7 +116,7 @@ def roll_back(state: "State", undo: Undo) -> None:
     state.lanes.cut(undo.lanes_count)
     if state.touched is not None:
         del state.touched[undo.touched_count :]
-    for name, value in undo.tables.items():
+    for name, value in zip(_REPLACED, undo.tables, strict=True):
         setattr(state, name, value)
 
 

@@ -172,7 +172,10 @@ class Window:
         if type(dues) is int:
             if dues <= horizon_ms:
                 base |= max(dues, 0) << DUE_SHIFT
-                wheel.insert_many(base + position for position in range(columns.count))
+                if columns.count == 1:
+                    wheel.insert(base)
+                else:
+                    wheel.insert_many(range(base, base + columns.count))
         else:
             # One at the horizon's own millisecond may be placed without need; that
             # does no harm.

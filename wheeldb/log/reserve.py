@@ -19,6 +19,7 @@ import errno
 from dataclasses import dataclass
 
 from wheeldb.disk import Disk
+from wheeldb.log.frame import LSN_MAX
 from wheeldb.log.segment import BLOCK_BYTES
 
 __all__ = ("RESERVE_BYTES_PER_TASK", "Ballast", "Reserve", "ReserveStatistics")
@@ -55,6 +56,13 @@ class Reserve:
             OSError: If it can't be opened.
         """
         self._room = _Room(disk, path)
+
+    @property
+    def tasks(self) -> int:
+        """For how many unfinished tasks the room that is held is enough."""
+        if self._room.is_missing:
+            return LSN_MAX
+        return self._room.held_bytes // RESERVE_BYTES_PER_TASK
 
     def ensure(self, tasks: int) -> None:
         """Hold room for so many unfinished tasks; call it before accepting them.
