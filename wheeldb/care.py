@@ -79,6 +79,7 @@ class Statistics:
         checkpoints: Checkpoints since the opening.
         index_bytes: The index's file.
         index_rows: Its rows by table.
+        index_rebuilds: How often it was damaged and replaced since the opening.
         window_count: Tasks in memory.
         leases_expired: Leases that ran out since the opening.
         wakeups: How often the driver woke up.
@@ -105,6 +106,7 @@ class Statistics:
     checkpoints: int
     index_bytes: int
     index_rows: Mapping[str, int]
+    index_rebuilds: int
     window_count: int
     leases_expired: int
     wakeups: int
@@ -146,6 +148,7 @@ def gather_statistics(
         checkpoints=engine.checkpoints,
         index_bytes=index.bytes,
         index_rows=index.rows,
+        index_rebuilds=engine.index_rebuilds,
         window_count=window_count,
         leases_expired=upkeep.leases_expired if upkeep is not None else 0,
         wakeups=driver.wakeups if driver is not None else 0,

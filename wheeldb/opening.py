@@ -18,6 +18,7 @@ import posixpath
 import re
 import sys
 from datetime import datetime
+from functools import partial
 from typing import TypedDict, Unpack
 
 from wheeldb import recovery
@@ -38,6 +39,7 @@ from wheeldb.engine.decide import Bounds
 from wheeldb.engine.engine import Thresholds
 from wheeldb.engine.moment import span_ms
 from wheeldb.engine.readonly import ReadonlyEngine
+from wheeldb.engine.rebuilding import rebuild_index
 from wheeldb.engine.upkeep import Upkeep
 from wheeldb.engine.values import instant
 from wheeldb.entropy import system_entropy
@@ -205,6 +207,7 @@ def _open_locked(
     driver = Driver(upkeep, clock.waiter()) if has_driver else None
     store = WheelDB(engine, upkeep, driver, settings, recovered.report, lock.release)
     engine.decider.existing = store._access.present
+    engine.mend = partial(rebuild_index, engine)
     return store
 
 

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from wheeldb.access import Access
 from wheeldb.engine import attempts
 from wheeldb.engine.commit import Need
-from wheeldb.engine.request import judge_text
+from wheeldb.engine.names import judge_text
 from wheeldb.engine.row import Row
 from wheeldb.events import WALL, F
 from wheeldb.leases import Lease, Leases

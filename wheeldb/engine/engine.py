@@ -34,14 +34,18 @@ from wheeldb.engine.commit import Call, Committer, Need
 from wheeldb.engine.decide import Decider
 from wheeldb.engine.digests import Digests
 from wheeldb.engine.fold import Fact
+from wheeldb.engine.hot import HotTable
 from wheeldb.engine.lateness import Lateness
 from wheeldb.engine.moment import Moment
 from wheeldb.engine.names import lookup_id
+from wheeldb.engine.room import NO_ROOM
 from wheeldb.engine.row import Finished, Row
 from wheeldb.engine.state import State
 from wheeldb.engine.tables import pack_tables
 from wheeldb.engine.window import Window
+from wheeldb.errors import StorageFullError
 from wheeldb.events import ELAPSED, WALL, F, Kind, pack_fields
+from wheeldb.index.snapshot import Index, IndexDamaged
 from wheeldb.log.segment import Entropy
 
 if TYPE_CHECKING:
@@ -129,6 +133,11 @@ class Engine:
         self.sweep_lost = 0
         self.expired_count = 0
         self.lateness = Lateness()
+        self.index_rebuilds = 0
+        # Replaces a damaged index; see ``rebuilding.py``.
+        self.mend: Callable[[Index, IndexDamaged], None] = _cannot_mend
+        # Tasks that were changed while off-time is owed and are in the index by now.
+        self.unpaid: set[int] = set()
         # Set by an opening after a power cut, until it is over.
         self.caution: Caution | None = None
         self.lock = committer.lock
@@ -168,7 +177,12 @@ class Engine:
         with self.lock:
             reading = self.clock.read()
             now = self.keeper.now(reading)
-        return Moment(now.elapsed_ms, now.wall_ms, reading.cut_ms)
+        return Moment(
+            now.elapsed_ms,
+            now.wall_ms,
+            reading.cut_ms,
+            now.elapsed_ms - now.boottime_ms,
+        )
 
     def reading(self) -> Reading:
         """Return the clocks themselves."""
@@ -209,8 +223,13 @@ class Engine:
             TaskError, StorageFullError: It was refused; nothing was written.
             CommitUnknown, StorePoisoned: The log failed.
         """
-        call = Call(decide, synced=synced, need=need, author=author, size=size, ids=ids)
-        answer = self.committer.submit(call)
+        answer = self.mended(
+            lambda: self.committer.submit(
+                Call(
+                    decide, synced=synced, need=need, author=author, size=size, ids=ids
+                )
+            )
+        )
         active = self.state.active
         if len(active) >= self.thresholds.entries or (
             active.payload_bytes >= self.thresholds.payload_bytes
@@ -239,7 +258,10 @@ class Engine:
             self.state.frozen is not None
             and len(self.state.active) >= self.thresholds.entries
         ):
-            self.checkpoint()
+            # The caller's change is done.  If there is no room for the checkpoint,
+            # there is none for new tasks either: the table grows no further.
+            with contextlib.suppress(StorageFullError):
+                self.checkpoint()
 
     def _settled(self) -> None:
         """Events have become visible, or the log has failed; the lock is held."""
@@ -277,10 +299,38 @@ class Engine:
             self.changed.notify_all()
             self._tell_ready()
 
+    # A damaged index.
+
+    def mended(self, work: Callable[[], _Answer]) -> _Answer:
+        """Do what may meet a damaged index; if it does, rebuild that and do it again.
+
+        Raises:
+            IndexDamaged: It can't be rebuilt, or was damaged again.
+        """
+        index = self.state.index
+        try:
+            return work()
+        except IndexDamaged as damage:
+            self.mend(index, damage)
+        return work()
+
+    def adopt(self, index: Index, digests: Digests) -> None:
+        """Go on with an index that holds everything there is; the lock is held."""
+        state = self.state
+        state.index = index
+        state.active, state.frozen = HotTable(), None
+        self._freezing = None
+        self.digests = digests
+        self.checkpoint_lsn = state.last_lsn
+        self.index_rebuilds += 1
+
     # Seeing.
 
     def view(self, number: int) -> Row | None:
         """Return an unfinished task as it is shown."""
+        return self.mended(lambda: self._view(number))
+
+    def _view(self, number: int) -> Row | None:
         with self.lock:
             return self.state.view(number, self.committer.undos())
 
@@ -290,14 +340,16 @@ class Engine:
         Raises:
             TypeError: If the id is no ``str``.
         """
-        key = lookup_id(task_id)
+        return self.mended(lambda: self._find(lookup_id(task_id)))
+
+    def _find(self, key: int | str) -> Row | Finished | None:
         with self.lock:
             undos = list(self.committer.undos())
             state = self.state
-            if type(key) is int:
+            if isinstance(key, int):
                 row = state.view(key, undos)
                 return row if row is not None and row.id is None else None
-            number, finishing_lsn = state.shown_under(key, undos)  # type: ignore[arg-type]
+            number, finishing_lsn = state.shown_under(key, undos)
             if number:
                 return state.view(number, undos)
             if finishing_lsn:
@@ -325,6 +377,9 @@ class Engine:
 
     def refill(self, now: Now) -> bool:
         """Load one slice from the index if the window wants it; return whether."""
+        return self.mended(lambda: self._refill(now))
+
+    def _refill(self, now: Now) -> bool:
         with self.lock:
             slice_ = refill.begin(
                 self.state, self.window, (now.elapsed_ms, now.wall_ms)
@@ -432,7 +487,16 @@ class Engine:
 
         Raises:
             StorePoisoned: If the log has failed: nothing unproven goes into the index.
+            StorageFullError: If there is no room for it; it is tried again later.
         """
+        try:
+            return self.mended(self._checkpoint)
+        except OSError as error:
+            if error.errno not in NO_ROOM or isinstance(error, StorageFullError):
+                raise
+            raise StorageFullError(error.errno, "no room for a checkpoint") from error
+
+    def _checkpoint(self) -> Checkpoint:
         with self.checkpointing:
             freezing = self._freezing or self._freeze()
             frozen = self.state.frozen
@@ -479,6 +543,8 @@ class Engine:
                     tables=pack_tables(state),
                     frame_bytes=committer.writer.position.frame_bytes,
                 )
+                if self.keeper.is_owed:
+                    self.unpaid.update(state.active.rows)
                 freeze(state, (now.elapsed_ms, now.wall_ms))
                 return self._freezing
 
@@ -493,3 +559,7 @@ class Engine:
                 for lsn, body in snapshot.finished_range(0, FORGOTTEN_MAX)
                 if lsn <= through
             ]
+
+
+def _cannot_mend(index: Index, damage: IndexDamaged) -> None:
+    raise damage

@@ -9,6 +9,7 @@ and no view outlives one.
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import datetime
+from functools import partial
 from heapq import nsmallest
 
 from wheeldb.engine.engine import Engine
@@ -58,7 +59,11 @@ def iterate_tasks(
 
     Finished ones are listed only if their state is asked for.
     """
-    rows = _finished(engine) if wanted.state in _FINISHED else unfinished_rows(engine, after)
+    rows = (
+        _finished(engine)
+        if wanted.state in _FINISHED
+        else unfinished_rows(engine, after)
+    )
     count = 0
     for kept in rows:
         if limit is not None and count >= limit:
@@ -74,7 +79,7 @@ def iterate_tasks(
 def unfinished_rows(engine: Engine, after: int) -> Iterator[Row]:
     """Yield the rows of unfinished tasks above a number, in order."""
     while True:
-        rows, after, is_last = _step(engine, after)
+        rows, after, is_last = engine.mended(partial(_step, engine, after))
         yield from rows
         if is_last:
             return
@@ -117,25 +122,34 @@ def _step(engine: Engine, after: int) -> tuple[list[Row], int, bool]:
 def _finished(engine: Engine) -> Iterator[Finished]:
     after = engine.state.forgotten_through
     while True:
-        state = engine.state
-        with engine.lock, state.index.snapshot() as view:
-            found: dict[int, Finished | None] = {
-                lsn: Finished.unpack(lsn, body)
-                for lsn, body in view.finished_range(after, STEP_COUNT)
-            }
-            end = max(found) if len(found) == STEP_COUNT else None
-            for table in (state.frozen, state.active):
-                if table is not None:
-                    for lsn, kept in table.finished.items():
-                        if after < lsn and (end is None or lsn <= end):
-                            found[lsn] = kept
-            shown_lsn = min(
-                (undo.first_lsn for undo in engine.committer.undos()),
-                default=state.last_lsn + 1,
-            )
-        for lsn, kept in sorted(found.items()):
-            if kept is not None and lsn < shown_lsn:
-                yield kept
+        kept, end = engine.mended(partial(_finished_step, engine, after))
+        yield from kept
         if end is None:
             return
         after = end
+
+
+def _finished_step(engine: Engine, after: int) -> tuple[list[Finished], int | None]:
+    """Return what finished in one step, and the LSN it reached if there is more."""
+    state = engine.state
+    with engine.lock, state.index.snapshot() as view:
+        found: dict[int, Finished | None] = {
+            lsn: Finished.unpack(lsn, body)
+            for lsn, body in view.finished_range(after, STEP_COUNT)
+        }
+        end = max(found) if len(found) == STEP_COUNT else None
+        for table in (state.frozen, state.active):
+            if table is not None:
+                for lsn, kept in table.finished.items():
+                    if after < lsn and (end is None or lsn <= end):
+                        found[lsn] = kept
+        shown_lsn = min(
+            (undo.first_lsn for undo in engine.committer.undos()),
+            default=state.last_lsn + 1,
+        )
+    shown = [
+        kept
+        for lsn, kept in sorted(found.items())
+        if kept is not None and lsn < shown_lsn
+    ]
+    return shown, end

@@ -105,6 +105,15 @@ class MemoryIndex:
         with self._lock:
             self._tables = {name: _Table() for name in TABLES}
 
+    def take_over(self, other: "MemoryIndex") -> None:
+        """Hold another index's rows instead of one's own, and be open."""
+        with other._lock:
+            tables = {name: table.copy() for name, table in other._tables.items()}
+        with self._lock:
+            self._tables = tables
+            self._commits += 1
+            self._is_open = True
+
     def corrupt(self, table: str, key: bytes, *, offset: int, xor: int) -> None:
         """Damage one byte of a row's value, for tests of what notices it."""
         value = bytearray(self._tables[table].values[key])

@@ -15,6 +15,7 @@ refuses for good.  This module doesn't open files that may be damaged safely; no
 one process can (a page missing behind the map is a SIGBUS).  That is `opening`'s task.
 """
 
+import errno
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -201,6 +202,7 @@ class LmdbIndex:
 
         Raises:
             ClosedError: If the index is closed.
+            OSError: If there is no room; the index is as it was.
             IndexDamaged: If LMDB refuses; the index is of no use any more.
         """
         batch = encode(changes)
@@ -211,6 +213,11 @@ class LmdbIndex:
                     self._write(batch)
                 except lmdb.MapFullError:
                     self._grow()
+                except lmdb.DiskError as error:
+                    # Nothing of the transaction counts, and what was there is whole.
+                    raise OSError(
+                        errno.ENOSPC, "no room for the index", self._path
+                    ) from error
                 else:
                     break
         self._commits += 1

@@ -1,0 +1,181 @@
+"""A damaged index is replaced while the store runs, and nothing is lost by it."""
+
+import logging
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import wheeldb
+from wheeldb import NewTask
+from wheeldb.index import MemoryIndex
+from wheeldb.index.keys import DUE, FINISHED, TASK, due_key, number_key
+from wheeldb.testing import CrashableDisk, ManualClock
+
+COUNT = 300
+
+
+@pytest.fixture
+def disk() -> CrashableDisk:
+    disk = CrashableDisk(seed=1)
+    disk.make_directory("store")
+    return disk
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    return ManualClock()
+
+
+@pytest.fixture
+def db(disk: CrashableDisk, clock: ManualClock) -> Iterator[wheeldb.WheelDB]:
+    with wheeldb.open(
+        "store", disk=disk, clock=clock, driver=False, window_max=100
+    ) as db:
+        db.schedule_many(
+            [NewTask("a", n, delay=60 + n, id=f"task-{n}") for n in range(COUNT)]
+        )
+        db.cancel("task-7")
+        yield db
+        assert db.check() == []
+
+
+def damage(disk: CrashableDisk, table: str, key: bytes) -> None:
+    [index] = disk.indexes.values()
+    assert isinstance(index, MemoryIndex)
+    index.corrupt(table, key, offset=-1, xor=0x10)
+
+
+def number_of(db: wheeldb.WheelDB, task_id: str) -> int:
+    task = db.get(task_id)
+    assert task is not None
+    return task.number
+
+
+@pytest.mark.parametrize("takes_snapshot", [False, True])
+def test_a_damaged_row_is_read_after_a_rebuild(
+    db: wheeldb.WheelDB,
+    disk: CrashableDisk,
+    caplog: pytest.LogCaptureFixture,
+    takes_snapshot: bool,
+) -> None:
+    number = number_of(db, "task-250")
+    if takes_snapshot:
+        db.snapshot()
+    db.checkpoint()
+    damage(disk, TASK, number_key(number))
+
+    with caplog.at_level(logging.WARNING, logger="wheeldb"):
+        task = db.get("task-250")
+
+    assert task is not None
+    assert task.payload == 250
+    assert "rebuilt" in caplog.text
+    assert db.statistics().index_rebuilds == 1
+
+
+def test_a_change_to_a_damaged_row_is_made_once(
+    db: wheeldb.WheelDB, disk: CrashableDisk
+) -> None:
+    number = number_of(db, "task-250")
+    db.checkpoint()
+    damage(disk, TASK, number_key(number))
+    before = db.statistics().last_lsn
+
+    assert db.cancel("task-250") == "cancelled"
+
+    assert db.statistics().last_lsn == before + 1
+    assert db.statistics().pending_count == COUNT - 2
+
+
+def test_every_task_fires_although_due_keys_are_damaged(
+    db: wheeldb.WheelDB, disk: CrashableDisk, clock: ManualClock
+) -> None:
+    number = number_of(db, "task-250")
+    due_ms = 60_000 + 250_000
+    db.checkpoint()
+    lane = db._engine.state.lanes.numbers[(0, "default", 0)]
+    damage(disk, DUE, due_key(lane, due_ms, number))
+
+    clock.advance(60 + COUNT)
+    seen: list[object] = []
+    while leases := db.lease(limit=50):
+        seen += [lease.payload for lease in leases]
+        db.ack_many(leases)
+
+    assert seen == [n for n in range(COUNT) if n != 7]
+
+
+def test_what_finished_is_known_after_a_rebuild(
+    db: wheeldb.WheelDB, disk: CrashableDisk
+) -> None:
+    task = db.get("task-7")
+    assert task is not None
+    db.checkpoint()
+    damage(disk, FINISHED, number_key(task.lsn))
+
+    assert db.cancel("task-7") == "cancelled"
+    assert [task.id for task in db.tasks(state="cancelled")] == ["task-7"]
+
+
+def test_listing_goes_on_over_a_rebuild(
+    db: wheeldb.WheelDB, disk: CrashableDisk
+) -> None:
+    number = number_of(db, "task-250")
+    db.checkpoint()
+    damage(disk, TASK, number_key(number))
+
+    assert len(list(db.tasks())) == COUNT - 1
+
+
+def test_a_rebuild_waits_for_nobody_to_lose_a_change(
+    db: wheeldb.WheelDB, disk: CrashableDisk
+) -> None:
+    number = number_of(db, "task-250")
+    db.checkpoint()
+    db.reschedule("task-249", delay=5)
+    damage(disk, TASK, number_key(number))
+
+    assert db.get("task-250") is not None
+
+    moved = db.get("task-249")
+    assert moved is not None
+    assert moved.due_in == 5.0
+
+
+def test_damage_of_the_log_as_well_is_refused(
+    db: wheeldb.WheelDB, disk: CrashableDisk
+) -> None:
+    number = number_of(db, "task-250")
+    db.checkpoint()
+    damage(disk, TASK, number_key(number))
+    [segment] = [path for path in disk.dump() if path.endswith(".seg")]
+    disk.corrupt(segment, 4096 + 200, 0xFF)
+
+    with pytest.raises(wheeldb.CorruptionError):
+        db.get("task-250")
+
+    disk.corrupt(segment, 4096 + 200, 0xFF)
+    assert db.get("task-250") is not None
+
+
+def test_a_damaged_file_of_lmdb_is_replaced(tmp_path: Path) -> None:
+    with wheeldb.open(tmp_path / "store", driver=False) as db:
+        db.schedule_many(
+            [NewTask("a", f"<payload {n:04}>", delay=3600) for n in range(2_000)]
+        )
+        db.checkpoint()
+        path = tmp_path / "store" / "index" / "data.mdb"
+        data = path.read_bytes()
+        at = data.index(b"<payload 1234>")
+        with path.open("r+b") as file:
+            file.seek(at + 3)
+            file.write(b"X")
+
+        payloads = [task.payload for task in db.tasks()]
+
+        assert payloads == [f"<payload {n:04}>" for n in range(2_000)]
+        assert db.check() == []
+        assert (tmp_path / "store" / "aside" / "index-bad.mdb").exists()
+    with wheeldb.open(tmp_path / "store", driver=False) as db:
+        assert db.statistics().pending_count == 2_000
