@@ -111,8 +111,7 @@ class Bench:
         return self.db._engine.committer
 
     def waiting(self, *, synced: bool = True) -> int:
-        queue = self.committer._waiting[synced]
-        return sum(1 for call in list(queue) if not call.is_settled)
+        return len(self.committer._lines[synced])
 
     def change(self, decide: Callable[[Decider], object], *, synced: bool) -> object:
         return self.db._engine.commit(decide, synced=synced, need=Need.BALLAST)
@@ -423,6 +422,18 @@ def test_a_closed_log_takes_no_call_that_comes_late() -> None:
     with pytest.raises(wheeldb.ClosedError):
         engine.committer.write_watermark()
     assert len(bench.disk.operations) == operations
+
+
+def test_a_call_from_within_another_is_refused() -> None:
+    # So it is with a signal handler that runs in the middle of one.
+    bench = Bench()
+    bench.db.schedule("a", delay=60, id="x")
+    with pytest.raises(RuntimeError, match="signal handler"):
+        bench.change(lambda decider: bench.db.cancel("x"), synced=True)
+    task = bench.db.get("x")
+    assert task is not None
+    assert task.state == "scheduled"
+    assert bench.db.cancel("x") == "cancelled"
 
 
 # Decisions that break off.

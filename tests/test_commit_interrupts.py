@@ -28,8 +28,8 @@ ROOMS = frozenset(
         for room, names in (
             (
                 ENGINE,
-                "admission amendment attempts columns commit decide flight fold group "
-                "hot lanes room row state undo window",
+                "admission amendment attempts columns commit decide flight fold "
+                "group hot lanes line room row state undo window",
             ),
             (LOG, "frame writer"),
         )

@@ -248,7 +248,7 @@ def test_in_one_group_only_those_without_room_are_refused() -> None:
     with engine.committer.turn:
         for count, thread in enumerate(threads, 1):
             thread.start()
-            while len(engine.committer._waiting[True]) < count:
+            while len(engine.committer._lines[True]) < count:
                 os.sched_yield()
     for thread in threads:
         thread.join(20)

@@ -41,20 +41,15 @@ later call ``StorePoisoned``. What was not durable by then is never shown.
 """
 
 import threading
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 
 from wheeldb.clock import Clock
 from wheeldb.clock.hlc import HybridClock
 from wheeldb.clock.timekeeper import Timekeeper
 from wheeldb.engine.decide import Decider
-from wheeldb.engine.flight import (
-    GROUP_BYTES_MAX,
-    GROUP_EVENTS_MAX,
-    BrokenDecision,
-    Flight,
-)
+from wheeldb.engine.flight import BrokenDecision, Flight
 from wheeldb.engine.group import Call, Group, Need, Step
+from wheeldb.engine.line import Line
 from wheeldb.engine.room import NO_ROOM, Room
 from wheeldb.engine.state import State
 from wheeldb.engine.undo import Undo
@@ -109,7 +104,7 @@ class Committer:
         self._is_closed = False
         # No unsynced event takes a number at or above it.
         self._bound = writer.position.bound
-        self._waiting: dict[bool, deque[Call]] = {True: deque(), False: deque()}
+        self._lines = {kind: Line(is_synced=kind) for kind in (False, True)}
         # The group that its leader has not brought to an end yet, by kind.
         self._open: dict[bool, Group | None] = {True: None, False: None}
         self._flight = Flight(state, window, decider, clock, keeper, hlc)
@@ -124,7 +119,9 @@ class Committer:
             CommitUnknown: A write or sync failed while it was on its way.
             StorePoisoned: One had failed before.
             ClosedError: The log was closed before it came to the call.
+            RuntimeError: The thread is in the middle of another call.
         """
+        self._require_outside()
         try:
             while not call.is_settled:
                 if call.is_synced:
@@ -270,85 +267,45 @@ class Committer:
 
     def _lead_or_wait(self, call: Call) -> None:
         """Lead if no call waits before this one; else wait to be looked after."""
-        waiting = self._waiting[True]
-        if call.queue is not waiting:
-            call.queue = waiting
-            waiting.append(call)
-        if self._first() is call:
+        line = self._lines[True]
+        line.join(call)
+        if line.first() is call:
             with self.turn:
                 if not call.is_settled:
-                    self._lead(waiting, synced=True)
-            return
-        if call.gate is None:
+                    self._lead(line, FrameType.SYNCED)
+        elif call.gate is None:
             # Before it is there nobody can wake the caller: look again.
             call.close_gate()
         else:
             call.wait(PATIENCE_S)
 
     def _lead_unsynced(self, call: Call) -> None:
-        waiting = self._waiting[False]
-        if call.queue is not waiting:
-            call.queue = waiting
-            waiting.append(call)
+        line = self._lines[False]
+        line.join(call)
         with self.pen:
             if not call.is_settled and not call.is_synced:
-                self._lead(waiting, synced=False)
+                self._lead(line, FrameType.UNSYNCED)
 
-    def _first(self) -> Call | None:
-        """Return the synced call whose thread leads next."""
-        waiting = self._waiting[True]
-        try:
-            call = waiting[0]
-            position = 0
-            while call.is_settled or call.is_abandoned:
-                position += 1
-                call = waiting[position]
-        except IndexError:
-            return None
-        return call
-
-    def _lead(self, waiting: deque[Call], *, synced: bool) -> None:
+    def _lead(self, line: Line, kind: FrameType) -> None:
         """Bring one group to its end; the turn (or the pen) is held."""
-        group = self._open[synced]
+        group = self._open[kind is FrameType.SYNCED]
         if group is None:
-            calls = self._take(waiting)
-            if calls:
-                if self.poison is not None or self._is_closed:
-                    self._refuse(calls)
-                else:
-                    group = Group(
-                        calls, FrameType.SYNCED if synced else FrameType.UNSYNCED
-                    )
+            calls = line.take()
+            if self.poison is not None or self._is_closed:
+                self._refuse(calls)
+            elif calls:
+                group = Group(calls, kind)
         if group is not None:
             self._bring_to_end(group)
-        self._tidy(waiting)
+        line.tidy()
 
-    def _take(self, waiting: deque[Call]) -> list[Call]:
-        """Return the calls that wait, as many as a group may hold."""
-        calls: list[Call] = []
-        size = 0
-        is_synced = waiting is self._waiting[True]
-        for call in list(waiting):
-            if call.is_settled or call.is_synced is not is_synced:
-                continue
-            if call.is_abandoned:
-                call.is_settled = True
-                continue
-            size += call.size
-            if calls and (size > GROUP_BYTES_MAX or len(calls) == GROUP_EVENTS_MAX):
-                break
-            calls.append(call)
-        return calls
-
-    def _tidy(self, waiting: deque[Call]) -> None:
-        """Forget who was answered, and wake who leads next."""
-        while waiting:
-            call = waiting[0]
-            if not call.is_settled and call.queue is waiting and not call.is_abandoned:
-                break
-            waiting.popleft()
-        if waiting and waiting is self._waiting[True]:
-            waiting[0].wake()
+    def _require_outside(self) -> None:
+        """Refuse a call from within another: a signal handler's, say."""
+        if self.lock._is_owned() or self.pen._is_owned() or self.turn._is_owned():  # type: ignore[attr-defined]
+            raise RuntimeError(
+                "this thread is committing a change already; a signal handler can't "
+                "make another: set a flag in it, and make the change outside"
+            )
 
     # From step to step.
 
@@ -449,7 +406,7 @@ class Committer:
         with self.lock:
             self._flight.take_back(group)
             for call in group.calls:
-                # Their own threads take them over to the other queue.
+                # Their own threads take them over to the other line.
                 call.is_synced = True
             group.step = Step.SETTLED
 
@@ -535,7 +492,7 @@ class Committer:
                         with self.pen, self.lock:
                             self._flight.take_back(group)
                         self._open[synced] = None
-                self._tidy(self._waiting[synced])
+                self._lines[synced].tidy()
 
     def _let_go(self) -> None:
         """Give back every lock that an interrupt has left in this thread's hands."""

@@ -23,6 +23,7 @@ from wheeldb.clock.timekeeper import Timekeeper
 from wheeldb.engine import undo as undoing
 from wheeldb.engine.decide import Decider
 from wheeldb.engine.group import Call, Group, Step
+from wheeldb.engine.line import GROUP_BYTES_MAX, GROUP_EVENTS_MAX
 from wheeldb.engine.state import State
 from wheeldb.engine.undo import Undo
 from wheeldb.engine.window import Window
@@ -34,11 +35,7 @@ from wheeldb.errors import (
 )
 from wheeldb.log.frame import PAYLOAD_BYTES_MAX
 
-__all__ = ("GROUP_BYTES_MAX", "GROUP_EVENTS_MAX", "BrokenDecision", "Flight")
-
-# A group stops at whichever comes first, but holds one call at least.
-GROUP_EVENTS_MAX = 4_096
-GROUP_BYTES_MAX = 2**20
+__all__ = ("BrokenDecision", "Flight")
 
 _REFUSALS = (TaskError, StorageFullError, CorruptionError)
 
@@ -123,7 +120,7 @@ class Flight:
                 call.is_settled = True
                 continue
             if state.last_lsn - first_lsn >= GROUP_EVENTS_MAX or size > GROUP_BYTES_MAX:
-                # The others are still in the queue.
+                # The others are still in the line.
                 del group.calls[position:]
                 break
             group.deciding = call

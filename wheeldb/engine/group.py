@@ -55,7 +55,7 @@ class Call:
         size: About how many bytes it adds to the frame.
         ids: The tasks that ``CommitUnknown`` will name.
         is_abandoned: Its caller was interrupted and wants no answer.
-        queue: Where it waits.
+        line: Where it waits.
     """
 
     __slots__ = (
@@ -67,8 +67,8 @@ class Call:
         "is_abandoned",
         "is_settled",
         "is_synced",
+        "line",
         "need",
-        "queue",
         "result",
         "size",
         "strikes",
@@ -96,7 +96,7 @@ class Call:
         self.is_abandoned = False
         # How often deciding it broke off.
         self.strikes = 0
-        self.queue: deque[Call] | None = None
+        self.line: deque[Call] | None = None
         # Locked while its caller waits for a leader to look after it.
         self.gate: threading.Lock | None = None
 

@@ -1,0 +1,80 @@
+"""The line in which calls wait to be committed.
+
+Callers join at the end; whoever has the right to lead takes as many from the front as
+one frame may hold, and lets go of them when they have their answers::
+
+    join(call)    any thread
+    first()       any thread: the call whose own thread leads next
+    take()        the leader
+    tidy()        the leader: forget who was answered, wake the next leader
+
+There is one line for synced calls and one for the others. A call that is to be synced
+after all leaves its line by itself: it has joined another.
+"""
+
+from collections import deque
+
+from wheeldb.engine.group import Call
+
+__all__ = ("GROUP_BYTES_MAX", "GROUP_EVENTS_MAX", "Line")
+
+# A group stops at whichever comes first, but holds one call at least.
+GROUP_EVENTS_MAX = 4_096
+GROUP_BYTES_MAX = 2**20
+
+
+class Line:
+    """Calls in the order in which they came."""
+
+    def __init__(self, *, is_synced: bool) -> None:
+        self._is_synced = is_synced
+        self._calls: deque[Call] = deque()
+
+    def __len__(self) -> int:
+        """Return how many have no answer yet."""
+        return sum(1 for call in list(self._calls) if not call.is_settled)
+
+    def join(self, call: Call) -> None:
+        """Put a call at the end, unless it waits here already."""
+        if call.line is not self._calls:
+            call.line = self._calls
+            self._calls.append(call)
+
+    def first(self) -> Call | None:
+        """Return the call whose thread leads next."""
+        calls = self._calls
+        try:
+            call = calls[0]
+            position = 0
+            while call.is_settled or call.is_abandoned:
+                position += 1
+                call = calls[position]
+        except IndexError:
+            return None
+        return call
+
+    def take(self) -> list[Call]:
+        """Return the calls for the next group; they stay until they are answered."""
+        taken: list[Call] = []
+        size = 0
+        for call in list(self._calls):
+            if call.is_settled or call.is_synced is not self._is_synced:
+                continue
+            if call.is_abandoned:
+                call.is_settled = True
+                continue
+            size += call.size
+            if taken and (size > GROUP_BYTES_MAX or len(taken) == GROUP_EVENTS_MAX):
+                break
+            taken.append(call)
+        return taken
+
+    def tidy(self) -> None:
+        """Forget who was answered or has left, and wake who is first now."""
+        calls = self._calls
+        while calls:
+            call = calls[0]
+            if not (call.is_settled or call.is_abandoned or call.line is not calls):
+                call.wake()
+                return
+            calls.popleft()
