@@ -127,7 +127,10 @@ class TestFiring:
 
     def test_a_flood_of_due_tasks_in_several_threads(self) -> None:
         with Driven() as driven:
-            tasks = [wheeldb.NewTask("a", delay=index % 7) for index in range(700)]
+            tasks = [
+                wheeldb.NewTask("a", delay=index % 7, lease=HOUR)
+                for index in range(700)
+            ]
             driven.db.schedule_many(tasks)
             seen: list[str] = []
 

@@ -135,7 +135,10 @@ class Access:
             raise ValueError(
                 f"{len(tasks)} tasks in one call; batch_max is {self.limits.batch_max}"
             )
-        return build(tasks, self.engine.moment(), self.limits, many=many)
+        moment = self.engine.moment()
+        request = build(tasks, moment, self.limits, many=many)
+        request.offset_ms = moment.offset_ms
+        return request
 
     def schedule(self, request: Request) -> Scheduled:
         """Commit a request."""

@@ -239,6 +239,7 @@ def _open_folded(
     )
     interrupted = sorted(state.leased.values(), key=lambda row: row.number)
     state.last_lsn = first_lsn - 1
+    keeper.note_opening(first_lsn)
     decider = _begin(state, keeper, hlc, reading, options)
     decider.emit(opened_fact(keeper, reading, by))
     attempts.interrupt(

@@ -13,6 +13,8 @@ the network corrects it:
                             is written      owed          the missing hour is added
 
 So where off-time is in doubt, a delay ends late by the off-time at most, never early.
+The owner adds the missing hour (`owed_ms`, `repay`), because delays that were given
+since the reset have not waited for it and have to be moved along in the same step.
 
 The *wall* timeline carries instants. It is the wall clock, once there is no evidence
 against it. Two instants can't lie in the future: the date of this release, and the
@@ -70,6 +72,8 @@ class Anchor:
             clock that was believed; None before the first.
         is_owed: Whether off-time is still missing from the elapsed timeline, to be
             added when a clock is believed again.
+        owed_since: The log position from which on delays were given while off-time is
+            missing; None if it isn't.
     """
 
     elapsed_ms: int
@@ -81,6 +85,7 @@ class Anchor:
     high_water_ms: int
     origin_ms: int | None
     is_owed: bool
+    owed_since: int | None = None
 
     def to_fields(self) -> dict[str, int | str]:
         """Return plain fields for the log; what is None is left out."""
@@ -96,6 +101,8 @@ class Anchor:
         }
         if self.origin_ms is not None:
             fields["origin_ms"] = self.origin_ms
+        if self.owed_since is not None:
+            fields["owed_since"] = self.owed_since
         return fields
 
     @classmethod
@@ -118,6 +125,9 @@ class Anchor:
             high_water_ms=_number(fields, "high_water_ms"),
             origin_ms=_number(fields, "origin_ms") if "origin_ms" in fields else None,
             is_owed=bool(_number(fields, "is_owed")),
+            owed_since=(
+                _number(fields, "owed_since") if "owed_since" in fields else None
+            ),
         )
 
 
@@ -178,6 +188,9 @@ class Timekeeper:
         self._high_water_ms = 0
         self._origin_ms: int | None = None
         self._is_owed = False
+        self._owed_since: int | None = None
+        # Where in the log this opening begins; 0 if nobody has said it.
+        self.opening_lsn = 0
         # wall - boottime at the last anchor.
         self._anchored_gap_ms = 0
 
@@ -218,6 +231,7 @@ class Timekeeper:
         if is_same_boot:
             self._offset_ms = anchor.elapsed_ms - anchor.boottime_ms
             self._is_owed = anchor.is_owed
+            self._owed_since = anchor.owed_since
             self._observe(reading)
             return Continuation("boottime", reading.boottime_ms - anchor.boottime_ms)
 
@@ -225,12 +239,58 @@ class Timekeeper:
         # Before the first clock that was believed nothing can tell the off-time, now
         # or later.
         self._is_owed = anchor.origin_ms is not None
-        is_owed = self._is_owed
+        self._owed_since = anchor.owed_since
+        # What was owed before has delays of its own to be moved along.
+        if not anchor.is_owed:
+            owed_ms = self.owed_ms(reading)
+            if owed_ms is not None:
+                self.repay(owed_ms)
+                self._observe(reading)
+                return Continuation("wall", owed_ms)
         self._observe(reading)
-        if is_owed and not self._is_owed:
-            elapsed_ms = reading.boottime_ms + self._offset_ms
-            return Continuation("wall", elapsed_ms - anchor.elapsed_ms)
         return Continuation("nothing", None)
+
+    @property
+    def is_owed(self) -> bool:
+        """Whether off-time is missing from the elapsed timeline."""
+        return self._is_owed
+
+    @property
+    def owed_since(self) -> int:
+        """The log position from which on delays were given while off-time is missing.
+
+        Zero if nobody has said it: then it may have been any time.
+        """
+        return self._owed_since or 0
+
+    def note_opening(self, lsn: int) -> None:
+        """Say at which log position the opening begins."""
+        self.opening_lsn = lsn
+        if self._is_owed and self._owed_since is None:
+            self._owed_since = lsn
+
+    def owed_ms(self, reading: Reading) -> int | None:
+        """Return the missing off-time; None if none is, or no clock can tell it."""
+        if not self._is_owed or reading.wall_ms < self._floor_ms:
+            return None
+        assert self._origin_ms is not None, "off-time is owed, but since when?"
+        # What was cut off the readings is taken to the safe side: else a delay over a
+        # reboot could end a millisecond early.
+        elapsed_ms = reading.wall_ms - self._origin_ms - reading.cut_ms
+        boottime_ms = max(self._boottime_ms, reading.boottime_ms)
+        return max(0, elapsed_ms - boottime_ms - self._offset_ms)
+
+    def repay(self, owed_ms: int) -> None:
+        """Add the missing off-time, as `owed_ms` has told it."""
+        self._offset_ms += owed_ms
+        self._is_owed = False
+        self._owed_since = None
+
+    def owe(self, owed_ms: int, since: int) -> None:
+        """Take it back: the rest of the step that it belongs to has failed."""
+        self._offset_ms -= owed_ms
+        self._is_owed = True
+        self._owed_since = since
 
     def now(self, reading: Reading) -> Now:
         """Return where the timelines stand at a reading.
@@ -265,6 +325,7 @@ class Timekeeper:
             high_water_ms=self._high_water_ms,
             origin_ms=self._origin_ms,
             is_owed=self._is_owed,
+            owed_since=self._owed_since,
         )
 
     def elapsed_to_boottime(self, elapsed_ms: int) -> int:
@@ -292,7 +353,7 @@ class Timekeeper:
 
         None while the clock isn't believed.
         """
-        if self._origin_ms is None or self._wall_ms < self._floor_ms:
+        if self._origin_ms is None or self._is_owed or self._wall_ms < self._floor_ms:
             return None
         return self._origin_ms + elapsed_due_ms
 
@@ -301,21 +362,16 @@ class Timekeeper:
 
         Assumes: the offset is set.
         Ensures: elapsed = boottime + offset has not gone back; if the clock is
-        believed, no off-time is owed, and origin and high-water mark are up to date.
+        believed, the high-water mark is up to date, and the origin, too, unless
+        off-time is owed: that is measured from it.
         """
         self._boottime_ms = max(self._boottime_ms, reading.boottime_ms)
         wall_ms = self._wall_ms = reading.wall_ms
         if wall_ms < self._floor_ms:
             return False
-        # What was cut off the readings is taken to the safe side: else a delay over a
-        # reboot could end a millisecond early.
-        boottime_ms, cut_ms = reading.boottime_ms, reading.cut_ms
-        if self._is_owed:
-            assert self._origin_ms is not None, "off-time is owed, but since when?"
-            elapsed_ms = wall_ms - self._origin_ms - cut_ms
-            self._offset_ms = max(self._offset_ms, elapsed_ms - boottime_ms)
-            self._is_owed = False
-        self._origin_ms = wall_ms + cut_ms - (boottime_ms + self._offset_ms)
+        if not self._is_owed:
+            elapsed_ms = reading.boottime_ms + self._offset_ms
+            self._origin_ms = wall_ms + reading.cut_ms - elapsed_ms
         self._high_water_ms = max(self._high_water_ms, wall_ms)
         return True
 

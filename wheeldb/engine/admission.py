@@ -51,8 +51,9 @@ def schedule(decider: Decider, request: Request) -> Scheduled:
     Raises:
         TaskExists, StaleVersion, QueueFull: As ``if_exists`` and ``version`` say.
     """
-    columns = request.columns
-    result = Scheduled(columns.count, decider.now)
+    now, columns = decider.now, request.columns
+    request.catch_up(now.elapsed_ms - now.boottime_ms)
+    result = Scheduled(columns.count, now)
     if columns.ids is None:
         _require_room(decider, columns)
         fact = Fact(

@@ -110,6 +110,13 @@ class Columns:
             fields[F.REPLACES] = replaces
         return pack_fields(fields)
 
+    def move_delays(self, by_ms: int) -> None:
+        """Move the due times on the elapsed timeline; not once it is numbered."""
+        self.dues = [
+            self.due(position) + (by_ms if self.lane_key(position)[0] == ELAPSED else 0)
+            for position in range(self.count)
+        ]
+
     def select(self, positions: list[int]) -> "Columns":
         """Return columns that hold only the tasks at these positions."""
         names, dues, timelines = self.names, self.dues, self.timelines

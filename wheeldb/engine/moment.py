@@ -27,11 +27,15 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class Moment(NamedTuple):
-    """Now on both timelines, and the millisecond that rounding cut off."""
+    """Now on both timelines, and the millisecond that rounding cut off.
+
+    ``offset_ms`` is elapsed time less boottime: it changes when off-time is added.
+    """
 
     elapsed_ms: int
     wall_ms: int
     cut_ms: int
+    offset_ms: int = 0
 
 
 def span_ms(seconds: object, what: str) -> int:

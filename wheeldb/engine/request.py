@@ -62,7 +62,7 @@ class Limits:
 class Request:
     """Tasks to be scheduled together: columns, and how to treat ids that exist."""
 
-    __slots__ = ("columns", "durability", "if_exists", "packed", "size")
+    __slots__ = ("columns", "durability", "if_exists", "offset_ms", "packed", "size")
 
     def __init__(
         self, columns: Columns, if_exists: list[str] | str, durability: str | None
@@ -70,6 +70,8 @@ class Request:
         self.columns = columns
         self.if_exists = if_exists
         self.durability = durability
+        # Of the moment from which its delays were reckoned.
+        self.offset_ms: int | None = None
         # Without ids nothing about them depends on the state: packed right away.
         self.packed = columns.pack() if columns.ids is None else None
         # How many bytes it adds to a frame, at most.
@@ -87,6 +89,15 @@ class Request:
         """The ids that callers gave."""
         ids = self.columns.ids or ()
         return [task_id for task_id in ids if task_id is not None]
+
+    def catch_up(self, offset_ms: int) -> None:
+        """Move its delays along if off-time was added since they were reckoned."""
+        late_ms = offset_ms - (offset_ms if self.offset_ms is None else self.offset_ms)
+        if late_ms > 0:
+            self.offset_ms = offset_ms
+            self.columns.move_delays(late_ms)
+            if self.packed is not None:
+                self.packed = self.columns.pack()
 
     def if_exists_at(self, position: int) -> str:
         """Return what is to happen if the id of one task exists."""

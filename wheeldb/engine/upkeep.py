@@ -32,6 +32,7 @@ from wheeldb.engine.commit import Need
 from wheeldb.engine.decide import Decider
 from wheeldb.engine.engine import Engine
 from wheeldb.engine.expiry import Expiries
+from wheeldb.engine.repayment import repay
 from wheeldb.engine.row import SCHEDULED, Row
 from wheeldb.engine.sweep import STRETCH_COUNT, sweep
 from wheeldb.errors import CorruptionError, LeaseLost, StorePoisoned
@@ -111,6 +112,8 @@ class Upkeep:
         engine.end_waits(now.boottime_ms)
         if now.boottime_ms >= self._full_until_ms:
             with self._putting_off(now):
+                if repay(engine):
+                    engine.advance()
                 self._renew_kept(now)
                 self._expire_leases(now)
                 self._expiries.tend(now)
@@ -157,6 +160,8 @@ class Upkeep:
             tail_ms = self.next_tail()
             if tail_ms is not None:
                 looks.append(tail_ms)
+            if engine.keeper.is_owed and now.trust != "untrusted":
+                looks.append(max(now.boottime_ms, self._full_until_ms))
             if wall_ms is not None and now.trust == "untrusted":
                 # Held: the clock may be put right at any moment.
                 looks.append(now.boottime_ms + HELD_LOOK_MS)
