@@ -2,14 +2,15 @@
 
     python -m tools.bench.many [--tasks 100000] [--batch 1000] [--rounds 5]
 
-Two contenders take turns with the same `NewTask` objects, made beforehand:
+Two contenders take turns with the same tasks, made beforehand:
 
-store   `db.schedule_many(batch)`, default options, generated ids. A round ends with a
-        checkpoint, so that all the work that its tasks cause is in it.
-bare    Name, payload and due time of each task, a batch packed by msgpack in one call,
-        one pwrite and one fdatasync. Nothing is checked, kept or found again.
-
-The store's time is also given without that last checkpoint.
+store   `db.schedule_many(batch)`, default options, generated ids. Given twice: the
+        calls alone, with the checkpoints that fall into them, and the whole, where a
+        round ends with a checkpoint, so that all the work its tasks cause is in it.
+bare    The record of each task as a log without columns would keep it (a map of id,
+        name, queue, payload, due time, time of creation and state), a batch packed by
+        msgpack in one call, one pwrite and one fdatasync. Nothing is judged, kept in
+        memory or found again.
 """
 
 import math
@@ -48,6 +49,7 @@ def measure(directory: str, count: int, batch: int, rounds: int) -> Table:
     """Return the table."""
     tasks = new_tasks(0, count)
     batches = [tasks[start : start + batch] for start in range(0, count, batch)]
+    records = [records_of(one) for one in batches]
     calls: list[float] = []
     whole: list[float] = []
     bare: list[float] = []
@@ -63,7 +65,7 @@ def measure(directory: str, count: int, batch: int, rounds: int) -> Table:
             db.checkpoint()
             whole.append(time.perf_counter() - began)
             began = time.perf_counter()
-            for one in batches:
+            for one in records:
                 append_packed(log, one)
             bare.append(time.perf_counter() - began)
         checkpoints = db.statistics().checkpoints
@@ -80,14 +82,26 @@ def measure(directory: str, count: int, batch: int, rounds: int) -> Table:
     )
 
 
-def append_packed(log: BareLog, tasks: list[wheeldb.NewTask]) -> None:
-    """Write the tasks as one record, with as little work as that takes."""
+def records_of(tasks: list[wheeldb.NewTask]) -> list[dict[str, object]]:
+    """Return what a log without columns would keep of the tasks."""
     now_ms, ceil = time.time_ns() // 1_000_000, math.ceil
-    rows = [
-        (task.name, task.payload, now_ms + ceil(task.options["delay"] * 1000))  # type: ignore[arg-type]
-        for task in tasks
+    return [
+        {
+            "id": f"t{number:014x}",
+            "name": task.name,
+            "queue": "default",
+            "payload": task.payload,
+            "due": now_ms + ceil(task.options["delay"] * 1000),  # type: ignore[operator,type-var]
+            "created": now_ms,
+            "state": "scheduled",
+        }
+        for number, task in enumerate(tasks)
     ]
-    packed = msgpack.packb(rows)
+
+
+def append_packed(log: BareLog, records: list[dict[str, object]]) -> None:
+    """Pack the records in one call, write them and sync."""
+    packed = msgpack.packb(records)
     assert isinstance(packed, bytes)
     log.append(packed)
 
