@@ -183,9 +183,8 @@ class Access:
         upkeep = self.tending()
         moved = self.engine.advance(limit)
         if self.driver is None:
-            upkeep.tend()
-            # What was taken back from leases that ran out is due again.
-            moved += self.engine.advance(None if limit is None else limit - moved)
+            if upkeep.tend():
+                moved += self.engine.advance(None if limit is None else limit - moved)
             if upkeep.wants_tidy():
                 upkeep.tidy()
         return moved

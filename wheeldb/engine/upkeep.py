@@ -97,10 +97,11 @@ class Upkeep:
             StorePoisoned: If the log has failed.
         """
         self.engine.advance()
-        self.tend()
+        if self.tend():
+            self.engine.advance()
 
-    def tend(self) -> None:
-        """Do what is due but moving tasks; see ``step``."""
+    def tend(self) -> bool:
+        """Do what is due but moving tasks; return whether that has made some due."""
         engine = self.engine
         poison = engine.committer.poison
         if poison is not None:
@@ -110,15 +111,17 @@ class Upkeep:
             ) from poison
         now = engine.now()
         engine.end_waits(now.boottime_ms)
+        has_more = False
         if now.boottime_ms >= self._full_until_ms:
             with self._putting_off(now):
-                if repay(engine):
-                    engine.advance()
+                has_more = repay(engine)
                 self._renew_kept(now)
-                self._expire_leases(now)
+                has_more = self._expire_leases(now) or has_more
                 self._expiries.tend(now)
-                self._tend_anchor(now)
+                # What is due again is not pending; the next look tells what is.
+                self._tend_anchor(now, is_marking=not has_more)
         self._tend_tail(now)
+        return has_more
 
     @contextmanager
     def _putting_off(self, now: Now) -> Iterator[None]:
@@ -253,16 +256,15 @@ class Upkeep:
             author="wheel",
         )
 
-    def _expire_leases(self, now: Now) -> None:
+    def _expire_leases(self, now: Now) -> bool:
         with self.engine.lock:
             end_ms = self._next_lease_end()
         if end_ms is None or end_ms > now.boottime_ms:
-            return
+            return False
         self.leases_expired += self.engine.commit(
             _expire_leases, synced=False, need=Need.BALLAST, author="wheel"
         )
-        # They are due again.
-        self.engine.advance()
+        return True
 
     def _next_lease_end(self) -> int | None:
         """Return when the first lease runs out; hold the lock."""
@@ -320,9 +322,9 @@ class Upkeep:
 
     # Anchors.
 
-    def _tend_anchor(self, now: Now) -> None:
+    def _tend_anchor(self, now: Now, *, is_marking: bool) -> None:
         with self.engine.lock:
-            mark_ms = self._next_anchor()
+            mark_ms = self._next_anchor() if is_marking else None
         if (
             now.trust != self._trust
             or abs(now.shift_ms) >= SHIFT_MS
