@@ -323,6 +323,7 @@ class Committer:
                 raise  # not from the log: a signal handler's, or a decision's
             self._poison_with(error)
             self._fail(group)
+        self._settle(group)
         for call in group.calls:
             call.wake()
         self._open[synced] = None
@@ -333,6 +334,7 @@ class Committer:
             self._bring_to_end(group)
 
     def _carry_on(self, group: Group) -> None:
+        """Write and sync it, from the step that it has reached."""
         if group.step < Step.WRITTEN:
             with self.pen:
                 self._clear_pen(group)
@@ -340,7 +342,6 @@ class Committer:
                     self._decide_and_write(group)
         if self.poison is None and group.is_synced and group.step < Step.SYNCED:
             self._sync(group)
-        self._settle(group)
 
     def _clear_pen(self, group: Group) -> None:
         """Bring a frame that an interrupted leader left half-way out of the way."""
@@ -547,9 +548,13 @@ def _rest_on_everything(decider: Decider) -> None:
 
 
 def _sync_failure(error: BaseException | None) -> OSError | None:
-    """Return the system's error that an interrupt has covered up, if there is one."""
+    """Return the error of a sync that an interrupt has covered up, if there is one."""
     while error is not None:
-        if isinstance(error, OSError):
-            return error
+        trace = error.__traceback__ if isinstance(error, OSError) else None
+        while trace is not None:
+            # Another one may be the caller's, who makes the call while handling it.
+            if trace.tb_frame.f_code is Committer._sync.__code__:
+                return error  # type: ignore[return-value]
+            trace = trace.tb_next
         error = error.__context__
     return None
