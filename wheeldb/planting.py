@@ -82,7 +82,7 @@ class Planting:
 
     def __enter__(self) -> Self:
         """Clear away what a crash has left, and begin."""
-        clear(self._disk, self.layout.path)
+        _clear(self._disk, self.layout.path)
         self._disk.make_directory(self.layout.path)
         self._disk.make_directory(self.layout.snapshots)
         return self
@@ -96,7 +96,7 @@ class Planting:
         """Remove what was not finished; what that meets is no news."""
         if not self._is_finished:
             with suppress(OSError):
-                clear(self._disk, self.layout.path)
+                _clear(self._disk, self.layout.path)
 
     def begin_log(self, origin: Origin, clock: Clock, entropy: Entropy) -> int:
         """Begin the log behind the snapshot; return the number of ``opened``.
@@ -144,7 +144,7 @@ class Planting:
         Raises:
             OSError: As the disk says.
         """
-        clear(self._disk, path)
+        _clear(self._disk, path)
 
     def finish(self, database: bytes, *, is_backup: bool = False) -> None:
         """Say what the directory is, and give it its name.
@@ -175,7 +175,7 @@ def require_absent(disk: Disk, dest: str) -> None:
         )
 
 
-def clear(disk: Disk, path: str) -> None:
+def _clear(disk: Disk, path: str) -> None:
     """Remove a directory with everything in it, if there is one."""
     info = disk.info(path)
     if info is None:
@@ -184,5 +184,5 @@ def clear(disk: Disk, path: str) -> None:
         disk.unlink(path)
         return
     for name in disk.list(path):
-        clear(disk, f"{path}/{name}")
+        _clear(disk, f"{path}/{name}")
     disk.remove_directory(path)
