@@ -305,7 +305,8 @@ class StoreModel:
         task_id: str,
         result: object = None,
         then: list[tuple[Asked, int]] | None = None,
-    ) -> None:
+    ) -> list[tuple[Kept | Ended, bool]]:
+        """Return what became of the follow-ups, nothing if they were dropped."""
         try:
             task = self.held(number, fence)
         except Refused:
@@ -315,14 +316,14 @@ class StoreModel:
                 fence,
                 "done",
             ):
-                return
+                return []
             raise
         is_cancelled = task.is_cancelled
         if not self._goes_on(task):
             self._end(task, "done", result)
-        for asked, new_number in then or ():
-            if not is_cancelled:
-                self.schedule(asked, new_number)
+        if is_cancelled:
+            return []
+        return [self.schedule(asked, new_number) for asked, new_number in then or ()]
 
     def nack(self, number: int, fence: int, error: str, retry_ms: int) -> None:
         task = self.held(number, fence)

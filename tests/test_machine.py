@@ -9,15 +9,14 @@ model as it was after each of them, and finds the moment to which the store has 
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime, timedelta
 from random import Random
-from typing import Any
+from typing import Any, TypeVar
 
 import pytest
-from hypothesis import HealthCheck, settings
+from hypothesis import HealthCheck, note, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
     RuleBasedStateMachine,
     invariant,
-    precondition,
     rule,
     run_state_machine_as_test,
 )
@@ -34,6 +33,9 @@ from wheeldb.errors import (
 )
 from wheeldb.leases import Lease
 from wheeldb.testing import CrashableDisk, ManualClock, PowerCut
+
+_Value = TypeVar("_Value")
+_Method = TypeVar("_Method", bound=Callable[..., None])
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 STATES = ("scheduled", "leased", "dead")
@@ -53,32 +55,83 @@ def instant(unix_ms: int) -> datetime:
     return EPOCH + timedelta(milliseconds=unix_ms)
 
 
-IDS = st.sampled_from(["a", "b", "c", None])
-QUEUES = st.sampled_from(["default", "other"])
-# Milliseconds; the long ones have coarse keys in the index.
-DELAYS = st.sampled_from([-5, 0, 1, 40, 1_000, 90_000, 5_000_000, 40_000_000])
-EXPIRIES = st.sampled_from([None, None, None, 0, 500, 100_000])
+def one_of(values: Sequence[_Value]) -> Callable[[Random], _Value]:
+    """Return what draws one of the values."""
+    return lambda random: random.choice(values)
 
-ASKED = st.builds(
-    Asked,
-    name=st.sampled_from(["job", "odd"]),
-    payload=st.sampled_from([None, {"n": 1}, "x" * 700]),
-    delay_ms=DELAYS,
-    id=IDS,
-    version=st.sampled_from([0, 0, 0, 1, 2]),
-    if_exists=st.sampled_from(["same", "keep", "replace"]),
-    queue=QUEUES,
-    priority=st.sampled_from([0, 0, 5, -3]),
-    expires_ms=EXPIRIES,
-    at_most_once=st.sampled_from([False, False, True]),
-    lease_ms=st.sampled_from([30_000, 400]),
-    attempts_max=st.sampled_from([3, 1]),
-)
-TIMELINES = st.sampled_from(["delay", "delay", "at", "at_expires"])
+
+def several(
+    pick: Callable[[Random], _Value], low: int, high: int
+) -> Callable[[Random], list[_Value]]:
+    """Return what draws a list of low to high values."""
+    return lambda random: [pick(random) for _ in range(random.randint(low, high))]
+
+
+QUEUES = one_of(["default", "other"])
+# Milliseconds; the long ones have coarse keys in the index.
+DELAYS = one_of([-5, 0, 1, 40, 1_000, 90_000, 5_000_000, 40_000_000])
+TIMELINES = one_of(["delay", "delay", "at", "at_expires"])
+
+
+def ASKED(random: Random) -> Asked:  # noqa: N802
+    """Draw a request; few of everything, so that requests meet."""
+    choice = random.choice
+    return Asked(
+        name=choice(["job", "odd"]),
+        payload=choice([None, {"n": 1}, "x" * 700]),
+        delay_ms=DELAYS(random),
+        id=choice(["a", "b", "c", None]),
+        version=choice([0, 0, 0, 0, 1, 2]),
+        if_exists=choice(["same", "keep", "replace"]),
+        queue=QUEUES(random),
+        priority=choice([0, 0, 5, -3]),
+        expires_ms=choice([None, None, None, 0, 500, 100_000]),
+        at_most_once=choice([False, False, True]),
+        lease_ms=choice([30_000, 400]),
+        attempts_max=choice([3, 1]),
+    )
+
+
+# What a walk may do: the name of each method as often as it is to be drawn, and what
+# its arguments are drawn from.
+ALWAYS: list[str] = []
+WITH_LEASE: list[str] = []
+ARGUMENTS: dict[str, dict[str, Callable[[Random], Any]]] = {}
+
+
+def action(
+    weight: int, *, needs_lease: bool = False, **arguments: Callable[[Random], Any]
+) -> Callable[[_Method], _Method]:
+    """Let a method be one of the steps.
+
+    As rules of their own they would be drawn alike, and the walk would open and close
+    the store more often than it works with it.
+    """
+
+    def register(method: _Method) -> _Method:
+        names = WITH_LEASE if needs_lease else ALWAYS
+        names += [method.__name__] * weight
+        ARGUMENTS[method.__name__] = arguments
+        return method
+
+    return register
 
 
 class StoreMachine(RuleBasedStateMachine):
     """Calls, time and accidents."""
+
+    @rule(seed=st.integers(0, 2**32 - 1))
+    def step(self, seed: int) -> None:
+        """Take one step. All of it follows from the seed, so that others can be left
+        out when a failing walk is made shorter."""
+        random = Random(seed)
+        name = random.choice(ALWAYS + (WITH_LEASE if self.leases else []))
+        arguments = {key: pick(random) for key, pick in ARGUMENTS[name].items()}
+        method = getattr(self, name)
+        if "random" in method.__annotations__:
+            arguments["random"] = random
+        note(f"{name}({arguments})")
+        method(**arguments)
 
     def __init__(self) -> None:
         super().__init__()
@@ -126,6 +179,7 @@ class StoreMachine(RuleBasedStateMachine):
             model = moment.copy()
             model.at(self.db._engine.now())
             model.interrupt(recoveries_max)
+            self.learn_ends(model)
             findings = self.differences(model)
             if not findings:
                 self.model = model
@@ -145,6 +199,8 @@ class StoreMachine(RuleBasedStateMachine):
     def settle(self) -> None:
         """Remember the model as it is, and forget the moments that are durable."""
         self.highest_lsn = max(self.highest_lsn, self.db._engine.state.last_lsn)
+        self.now()
+        self.learn_ends(self.model)
         if self.db.durable_lsn >= self.db._engine.state.last_lsn:
             self.moments = []
         self.moments.append(self.model.copy())
@@ -221,12 +277,16 @@ class StoreMachine(RuleBasedStateMachine):
             assert receipt.state == standing.state
         assert receipt.version == standing.asked.version
 
-    @rule(
+    @action(
+        8,
         asked=ASKED,
         timeline=TIMELINES,
-        durability=st.sampled_from([None, None, "written", "fsync"]),
+        durability=one_of([None, None, "written", "fsync"]),
     )
     def schedule(self, asked: Asked, timeline: str, durability: str | None) -> None:
+        self.ask(asked, timeline, durability)
+
+    def ask(self, asked: Asked, timeline: str, durability: str | None) -> None:
         asked = self.placed(asked, timeline)
         before = self.db._engine.state.last_lsn
         options = self.arguments(asked)
@@ -245,7 +305,7 @@ class StoreMachine(RuleBasedStateMachine):
             if receipt.durability == "fsync":
                 assert self.db.durable_lsn >= receipt.lsn
 
-    @rule(many=st.lists(ASKED, min_size=1, max_size=6))
+    @action(3, many=several(ASKED, 1, 6))
     def schedule_many(self, many: list[Asked]) -> None:
         before = self.db._engine.state.last_lsn
 
@@ -293,13 +353,16 @@ class StoreMachine(RuleBasedStateMachine):
 
     # Changing.
 
-    def known_ids(self) -> list[str]:
-        numbers = sorted(self.model.numbers)
-        return ["a", "b", "c", "nobody", *(f"t{n:014x}" for n in numbers[-6:])]
+    def draw_id(self, random: Random) -> str:
+        """Draw an id, mostly one of a task that there is."""
+        live = [self.model.id_of(task) for task in self.model.tasks.values()]
+        numbers = sorted(self.model.numbers)[-3:]
+        others = ["a", "b", "c", "nobody", *(f"t{number:014x}" for number in numbers)]
+        return random.choice((live or others) * 4 + others)
 
-    @rule(data=st.data(), running=st.booleans())
-    def cancel(self, data: st.DataObject, running: bool) -> None:
-        task_id = data.draw(st.sampled_from(self.known_ids()))
+    @action(2, running=one_of([False, True]))
+    def cancel(self, random: Random, running: bool) -> None:
+        task_id = self.draw_id(random)
         done = self.both(
             lambda: self.db.cancel(task_id, running=running),
             lambda: self.model.cancel(task_id, running=running),
@@ -307,16 +370,16 @@ class StoreMachine(RuleBasedStateMachine):
         assert done is not None, "a cancel is never refused"
         assert done[0] == done[1]
 
-    @rule(
-        data=st.data(),
+    @action(
+        2,
         delay_ms=DELAYS,
         timeline=TIMELINES,
-        expect=st.sampled_from(["no", "right", "wrong"]),
+        expect=one_of(["no", "right", "wrong"]),
     )
     def reschedule(
-        self, data: st.DataObject, delay_ms: int, timeline: str, expect: str
+        self, random: Random, delay_ms: int, timeline: str, expect: str
     ) -> None:
-        task_id = data.draw(st.sampled_from(self.known_ids()))
+        task_id = self.draw_id(random)
         self.now()
         task = self.db.get(task_id)
         expected_lsn = None
@@ -331,9 +394,7 @@ class StoreMachine(RuleBasedStateMachine):
             found = self.model.live(task_id)
             if found is not None and expect == "wrong":
                 raise Refused("StaleVersion")
-            self.model.reschedule(
-                task_id, delay_ms if at_ms is None else None, at_ms
-            )
+            self.model.reschedule(task_id, delay_ms if at_ms is None else None, at_ms)
             return found
 
         done = self.both(
@@ -343,9 +404,9 @@ class StoreMachine(RuleBasedStateMachine):
         if done is not None:
             self.check_receipt(done[0], done[1], False)
 
-    @rule(data=st.data(), action=st.sampled_from(["revive", "run_now", "pause"]))
-    def change(self, data: st.DataObject, action: str) -> None:
-        task_id = data.draw(st.sampled_from(self.known_ids()))
+    @action(3, action=one_of(["revive", "run_now", "pause"]))
+    def change(self, random: Random, action: str) -> None:
+        task_id = self.draw_id(random)
         done = self.both(
             lambda: getattr(self.db, action)(task_id),
             lambda: getattr(self.model, action)(task_id),
@@ -353,43 +414,42 @@ class StoreMachine(RuleBasedStateMachine):
         if done is not None and action == "revive":
             assert done[0] == done[1]
 
-    @rule(data=st.data(), now=st.booleans())
-    def resume(self, data: st.DataObject, now: bool) -> None:
-        task_id = data.draw(st.sampled_from(self.known_ids()))
+    @action(1, now=one_of([False, True]))
+    def resume(self, random: Random, now: bool) -> None:
+        task_id = self.draw_id(random)
         self.both(
             lambda: self.db.resume(task_id, now=now),
             lambda: self.model.resume(task_id, now=now),
         )
 
-    @rule(queue=QUEUES)
-    def pause_queue(self, queue: str) -> None:
-        self.both(
-            lambda: self.db.pause(queue=queue),
-            lambda: self.model.paused_queues.add(queue),
-        )
+    @action(1, queue=QUEUES, now=one_of([False, True]))
+    def pause_or_resume_queue(self, queue: str, now: bool) -> None:
+        if queue not in self.model.paused_queues:
+            self.both(
+                lambda: self.db.pause(queue=queue),
+                lambda: self.model.paused_queues.add(queue),
+            )
+        else:
+            self.both(
+                lambda: self.db.resume(queue=queue, now=now),
+                lambda: self.model.resume_queue(queue, now=now),
+            )
 
-    @rule(queue=QUEUES, now=st.booleans())
-    def resume_queue(self, queue: str, now: bool) -> None:
-        self.both(
-            lambda: self.db.resume(queue=queue, now=now),
-            lambda: self.model.resume_queue(queue, now=now),
-        )
-
-    @rule(
-        data=st.data(),
+    @action(
+        2,
         asked=ASKED,
-        expect=st.sampled_from([None, *wheeldb.CancelOutcome]),
-        fails=st.booleans(),
+        expect=one_of([None, *wheeldb.CancelOutcome]),
+        fails=one_of([False, True]),
     )
     def batch(
         self,
-        data: st.DataObject,
+        random: Random,
         asked: Asked,
         expect: wheeldb.CancelOutcome | None,
         fails: bool,
     ) -> None:
-        cancelled = data.draw(st.sampled_from(self.known_ids()))
-        paused = data.draw(st.sampled_from(self.known_ids()))
+        cancelled = self.draw_id(random)
+        paused = self.draw_id(random)
         self.now()
         trial = self.model.copy()
         outcome = trial.cancel(cancelled)
@@ -436,13 +496,33 @@ class StoreMachine(RuleBasedStateMachine):
 
     # Working.
 
-    @rule(
-        queues=st.sampled_from([["default"], ["other"], ["other", "default"]]),
-        limit=st.sampled_from([1, 2, 50]),
-        names=st.sampled_from([None, None, None, ["odd"]]),
+    @action(
+        8,
+        queues=one_of([["default"], ["other"], ["other", "default"]]),
+        limit=one_of([1, 2, 50]),
+        names=one_of([None, None, None, ["odd"]]),
+        milliseconds=one_of([0, 0, 1_000, 100_000, 50_000_000]),
     )
-    def lease(self, queues: list[str], limit: int, names: list[str] | None) -> None:
-        self.tend(lambda: None)
+    def lease(
+        self,
+        queues: list[str],
+        limit: int,
+        names: list[str] | None,
+        milliseconds: int,
+    ) -> None:
+        self.take(queues, limit, names, milliseconds)
+
+    def take(
+        self,
+        queues: list[str],
+        limit: int,
+        names: list[str] | None,
+        milliseconds: int,
+    ) -> None:
+        self.clock.advance(milliseconds / 1000)
+        # The first may add off-time to the elapsed timeline, and so let more expire.
+        self.tend(self.db.poll)
+        self.tend(self.db.poll)
         got = self.db.lease(queues, limit=limit, names=names)
         expected = self.model.candidates(queues, names)[:limit]
         assert [one.number for one in got] == [task.number for task in expected]
@@ -460,47 +540,45 @@ class StoreMachine(RuleBasedStateMachine):
         self.leases += got
         self.settle()
 
+    def draw_lease(self, random: Random) -> Lease:
+        """Draw a lease, mostly one of the last."""
+        return random.choice(self.leases[-3:] * 3 + self.leases)
+
     def settled(self, lease: Lease) -> None:
         """The store has been told how an attempt ended."""
         self.started.discard(lease.number)
 
-    @precondition(lambda self: self.leases)
-    @rule(
-        data=st.data(),
-        result=st.sampled_from([None, [1, 2]]),
-        then=st.lists(ASKED, max_size=2),
+    @action(
+        2,
+        needs_lease=True,
+        result=one_of([None, [1, 2]]),
+        then=several(ASKED, 0, 2),
     )
-    def ack(self, data: st.DataObject, result: object, then: list[Asked]) -> None:
-        lease = data.draw(st.sampled_from(self.leases))
+    def ack(self, random: Random, result: object, then: list[Asked]) -> None:
+        lease = self.draw_lease(random)
         before = self.db._engine.state.last_lsn + 1
 
         def expected() -> None:
+            attempt = (lease.number, lease.fence, lease.id, result)
             trial = self.model.copy()
-            trial.ack(lease.number, lease.fence, lease.id, result)
-            standing = [trial.schedule(one, -n) for n, one in enumerate(then, 1)]
+            standing = trial.ack(*attempt, [(one, -n) for n, one in enumerate(then, 1)])
             numbers = self.numbers_of(then, standing, before)
-            self.model.ack(
-                lease.number,
-                lease.fence,
-                lease.id,
-                result,
-                list(zip(then, numbers, strict=True)),
-            )
+            self.model.ack(*attempt, list(zip(then, numbers, strict=True)))
 
         tasks = [
             wheeldb.NewTask(one.name, one.payload, **self.arguments(one))
             for one in then
         ]
-        is_dropped = self.model.tasks.get(lease.number)
-        if then and is_dropped is not None and is_dropped.is_cancelled:
-            then = []
         if self.both(lambda: lease.ack(result, tasks), expected) is not None:
             self.settled(lease)
 
-    @precondition(lambda self: self.leases)
-    @rule(data=st.data(), retry_ms=st.sampled_from([None, 0, 700, 50_000]))
-    def nack(self, data: st.DataObject, retry_ms: int | None) -> None:
-        lease = data.draw(st.sampled_from(self.leases))
+    @action(
+        2,
+        needs_lease=True,
+        retry_ms=one_of([None, 0, 700, 50_000]),
+    )
+    def nack(self, random: Random, retry_ms: int | None) -> None:
+        lease = self.draw_lease(random)
         retry_in = None if retry_ms is None else retry_ms / 1000
 
         def expected() -> None:
@@ -511,18 +589,17 @@ class StoreMachine(RuleBasedStateMachine):
                 wait_ms = 0
                 if task is not None and task.due_in is not None:
                     wait_ms = round(task.due_in * 1000)
-                held = self.model.tasks.get(lease.number)
-                if held is not None and held.behind is None:
+                held = self.model.held(lease.number, lease.fence)
+                if held.behind is None and held.state != "dead":
                     assert wait_ms <= 2_000
             self.model.nack(lease.number, lease.fence, "it broke", wait_ms)
 
         if self.both(lambda: lease.nack("it broke", retry_in), expected) is not None:
             self.settled(lease)
 
-    @precondition(lambda self: self.leases)
-    @rule(data=st.data(), delay_ms=st.sampled_from([0, 0, 900]))
-    def release(self, data: st.DataObject, delay_ms: int) -> None:
-        lease = data.draw(st.sampled_from(self.leases))
+    @action(2, needs_lease=True, delay_ms=one_of([0, 0, 900]))
+    def release(self, random: Random, delay_ms: int) -> None:
+        lease = self.draw_lease(random)
         done = self.both(
             lambda: lease.release(delay_ms / 1000),
             lambda: self.model.release(lease.number, lease.fence, delay_ms),
@@ -530,10 +607,9 @@ class StoreMachine(RuleBasedStateMachine):
         if done is not None:
             self.settled(lease)
 
-    @precondition(lambda self: self.leases)
-    @rule(data=st.data())
-    def reject(self, data: st.DataObject) -> None:
-        lease = data.draw(st.sampled_from(self.leases))
+    @action(2, needs_lease=True)
+    def reject(self, random: Random) -> None:
+        lease = self.draw_lease(random)
         done = self.both(
             lambda: lease.reject("no good"),
             lambda: self.model.reject(lease.number, lease.fence, "no good"),
@@ -541,27 +617,28 @@ class StoreMachine(RuleBasedStateMachine):
         if done is not None:
             self.settled(lease)
 
-    @precondition(lambda self: self.leases)
-    @rule(data=st.data(), lease_ms=st.sampled_from([None, 100, 90_000]))
-    def renew(self, data: st.DataObject, lease_ms: int | None) -> None:
-        lease = data.draw(st.sampled_from(self.leases))
+    @action(
+        2,
+        needs_lease=True,
+        lease_ms=one_of([None, 100, 90_000]),
+    )
+    def renew(self, random: Random, lease_ms: int | None) -> None:
+        lease = self.draw_lease(random)
         seconds = None if lease_ms is None else lease_ms / 1000
         self.both(
             lambda: lease.renew(seconds),
             lambda: self.model.renew(lease.number, lease.fence, lease_ms),
         )
 
-    @precondition(lambda self: self.leases)
-    @rule(data=st.data(), cursor=st.integers(0, 9))
-    def save(self, data: st.DataObject, cursor: int) -> None:
-        lease = data.draw(st.sampled_from(self.leases))
+    @action(2, needs_lease=True, cursor=one_of(range(10)))
+    def save(self, random: Random, cursor: int) -> None:
+        lease = self.draw_lease(random)
         self.both(
             lambda: lease.save(cursor),
             lambda: self.model.save(lease.number, lease.fence, cursor),
         )
 
-    @precondition(lambda self: self.leases)
-    @rule()
+    @action(2, needs_lease=True)
     def ack_many(self) -> None:
         self.now()
         lost = self.db.ack_many(self.leases)
@@ -584,11 +661,13 @@ class StoreMachine(RuleBasedStateMachine):
         for step in (self.model.poll, self.model.expire):
             self.moments.append(self.model.copy())
             step()
+        self.now()
 
-    @rule(
-        milliseconds=st.sampled_from(
+    @action(
+        3,
+        milliseconds=one_of(
             [0, 1, 39, 500, 2_000, 31_000, 100_000, 6_000_000, 50_000_000, 10**10]
-        )
+        ),
     )
     def advance(self, milliseconds: int) -> None:
         before = self.db._engine.now()
@@ -602,7 +681,7 @@ class StoreMachine(RuleBasedStateMachine):
             assert passed_ms == milliseconds
         self.now()
 
-    @rule(seconds=st.sampled_from([-100_000, -3_600, -1, 1, 60, 3_600, 90_000]))
+    @action(1, seconds=one_of([-100_000, -3_600, -1, 1, 60, 3_600, 90_000]))
     def step_wall(self, seconds: int) -> None:
         before = self.db._engine.now()
         self.clock.step_wall(seconds)
@@ -612,52 +691,45 @@ class StoreMachine(RuleBasedStateMachine):
             assert after.elapsed_ms == before.elapsed_ms
         self.now()
 
-    @rule()
+    @action(3)
     def poll(self) -> None:
         self.tend(self.db.poll)
         self.settle()
 
     # Care and accidents.
 
-    @rule()
-    def checkpoint(self) -> None:
-        self.db.checkpoint()
+    @action(3, action=one_of(["checkpoint", "checkpoint", "snapshot", "check"]))
+    def care(self, action: str) -> None:
+        if action == "check":
+            assert self.db.check() == []
+        else:
+            getattr(self.db, action)()
         self.settle()
 
-    @rule()
-    def snapshot(self) -> None:
-        self.db.snapshot()
-        self.settle()
-
-    @rule()
-    def check(self) -> None:
-        assert self.db.check() == []
-        self.settle()
-
-    @rule()
-    def close(self) -> None:
-        self.db.close()
-        self.reopen([self.model], 3)
-
-    @rule()
-    def kill(self) -> None:
-        self.disk.kill()
-        self.reopen([self.model], 3)
-
-    @rule(
-        profile=st.sampled_from(["none", "all", "prefix", "subset"]),
-        off=st.sampled_from([0, 5, 100_000]),
+    @action(
+        1,
+        accident=one_of(["close", "kill", "none", "all", "prefix", "subset"]),
+        off=one_of([0, 5, 100_000]),
     )
-    def cut_power(self, profile: str, off: int) -> None:
-        self.disk.crash(profile)
-        self.clock.reboot(off=off)
-        self.reopen(self.moments, 10)
+    def come_back(self, accident: str, off: int) -> None:
+        """End the process, or cut the power, and open the store again."""
+        moments, recoveries_max = [self.model], 3
+        if accident == "close":
+            self.db.close()
+        elif accident == "kill":
+            self.disk.kill()
+        else:
+            self.disk.crash(accident)
+            self.clock.reboot(off=off)
+            moments, recoveries_max = self.moments, 10
+        self.reopen(moments, recoveries_max)
 
-    @rule(
-        operation=st.integers(1, 12),
-        profile=st.sampled_from(["none", "all", "prefix", "subset", "torn"]),
+    @action(
+        1,
+        operation=one_of(range(1, 13)),
+        profile=one_of(["none", "all", "prefix", "subset", "torn"]),
         asked=ASKED,
-        action=st.sampled_from(["schedule", "poll", "checkpoint", "snapshot", "close"]),
+        action=one_of(["schedule", "poll", "checkpoint", "snapshot", "close"]),
     )
     def cut_power_within(
         self, operation: int, profile: str, asked: Asked, action: str
@@ -724,16 +796,21 @@ class StoreMachine(RuleBasedStateMachine):
                     findings.append(f"task {number}: {found}, not {expected}")
         return findings + self.ended_differences(model)
 
+    def learn_ends(self, model: StoreModel) -> None:
+        """Take over when tasks ended: that is told by the store's own clock."""
+        for task_id, ended in model.ended.items():
+            one = self.db.get(task_id) if ended.finished_ms is None else None
+            if one is not None and one.finished_at is not None:
+                ended.finished_ms = (one.finished_at - EPOCH) // timedelta(
+                    milliseconds=1
+                )
+
     def ended_differences(self, model: StoreModel) -> list[str]:
         findings = []
         for task_id in ("a", "b", "c"):
             if model.live(task_id) is not None:
                 continue
             one = self.db.get(task_id)
-            ended = model.ended.get(task_id)
-            at = one.finished_at if one is not None else None
-            if ended is not None and ended.finished_ms is None and at is not None:
-                ended.finished_ms = (at - EPOCH) // timedelta(milliseconds=1)
             ended = model.remembered(task_id)
             found = None
             if one is not None:

@@ -15,7 +15,7 @@ from wheeldb.engine.moment import DUE_MS_MAX
 from wheeldb.engine.names import lookup_id
 from wheeldb.engine.policy import is_last_attempt, max_attempts, retry_wait_ms
 from wheeldb.engine.request import Request
-from wheeldb.engine.row import DEAD, SCHEDULED, Row
+from wheeldb.engine.row import DEAD, LEASED, SCHEDULED, Row
 from wheeldb.engine.window import entry_due, entry_number
 from wheeldb.errors import LeaseLost
 from wheeldb.events import ELAPSED, WALL, F, Kind
@@ -149,6 +149,19 @@ def held(decider: Decider, number: int, fence: int, task_id: str) -> Row:
     return row
 
 
+def _running(decider: Decider, number: int, fence: int, task_id: str) -> Row:
+    """Return the same, of an attempt whose lease has not run out.
+
+    That it ended can be told late; that it goes on can't, for its task is due again.
+    """
+    row = held(decider, number, fence, task_id)
+    if row.state != LEASED:
+        raise LeaseLost(
+            f"the lease of {task_id!r} under fence {fence} has run out; lease it again"
+        )
+    return row
+
+
 def ack(
     decider: Decider,
     number: int,
@@ -237,9 +250,10 @@ def release(
     numbers, lost = [], []
     for position, (number, fence, task_id) in enumerate(leases):
         try:
-            numbers.append(held(decider, number, fence, task_id).number)
+            numbers.append(_running(decider, number, fence, task_id).number)
         except LeaseLost:
             lost.append(position)
+    numbers = list(dict.fromkeys(numbers))
     if numbers:
         fields: dict[int, object] = {F.NUMBER: numbers}
         if delay_ms:
@@ -268,7 +282,7 @@ def renew(
     Raises:
         LeaseLost: If the fence is stale.
     """
-    row = held(decider, number, fence, task_id)
+    row = _running(decider, number, fence, task_id)
     until_ms = decider.now.boottime_ms + (lease_ms or row.lease_ms)
     decider.emit(Fact(Kind.RENEWED, 1, {F.NUMBER: [number], F.UNTIL: [until_ms]}))
     heappush(decider.lease_ends, (until_ms, number))
@@ -283,7 +297,7 @@ def save(
     Raises:
         LeaseLost: If the fence is stale.
     """
-    held(decider, number, fence, task_id)
+    _running(decider, number, fence, task_id)
     decider.emit(Fact(Kind.SAVED, 1, {F.NUMBER: [number], F.CURSOR: cursor}))
 
 
