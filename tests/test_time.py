@@ -173,10 +173,11 @@ class TestElapsed:
             with bench.db.batch() as batch:
                 batch.schedule("one", delay=600, id="one")
                 batch.schedule_many([wheeldb.NewTask("many", delay=700)])
+                batch.reschedule("one", delay=650)
                 bench.clock.set_wall(START + timedelta(hours=1))
                 bench.db.poll()
             assert bench.started() == []
-            assert [found.due_in for found in bench.db.tasks()] == [600, 700]
+            assert [found.due_in for found in bench.db.tasks()] == [650, 700]
 
     def test_a_full_disk_puts_it_off(self) -> None:
         with Bench(reserve=False) as bench:

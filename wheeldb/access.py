@@ -153,8 +153,12 @@ class Access:
             ids=request.ids,
         )
 
-    def due(self, delay: Seconds | None, at: datetime | None) -> tuple[int, int]:
-        """Return (timeline, due time) of a delay or an instant.
+    def due(
+        self, delay: Seconds | None, at: datetime | None
+    ) -> Callable[[Decider], tuple[int, int]]:
+        """Return what tells a decision (timeline, due time) of a delay or an instant.
+
+        Off-time that is added until the decision is none of the delay's.
 
         Raises:
             TypeError: If not exactly one of them is given.
@@ -165,15 +169,22 @@ class Access:
             due_ms = instant_ms(at, "at")
             if due_ms > DUE_MS_MAX:
                 raise ValueError(f"{at!r} lies behind the year 9999")
-            return WALL, due_ms
+            return lambda decider: (WALL, due_ms)
         moment = self.engine.moment()
         wait_ms = delay_ms(delay)
-        if not wait_ms:
-            return ELAPSED, moment.elapsed_ms
-        due_ms = moment.elapsed_ms + wait_ms + moment.cut_ms
+        due_ms = moment.elapsed_ms
+        if wait_ms:
+            due_ms += wait_ms + moment.cut_ms
         if due_ms > DUE_MS_MAX:
             raise ValueError(f"a delay of {delay!r} ends behind the year 9999")
-        return ELAPSED, due_ms
+        since_boot_ms = due_ms - moment.offset_ms
+
+        def of(decider: Decider) -> tuple[int, int]:
+            now = decider.now
+            offset_ms = now.elapsed_ms - now.boottime_ms
+            return ELAPSED, min(since_boot_ms + offset_ms, DUE_MS_MAX)
+
+        return of
 
     # Time goes on.
 

@@ -97,11 +97,9 @@ class Batch:
         expect_lsn: int | None = None,
     ) -> None:
         """Give a task another due time; see ``WheelDB.reschedule``."""
-        timeline, due_ms = self._access.due(delay, at)
+        due = self._access.due(delay, at)
         self._add(
-            lambda decider: amendment.reschedule(
-                decider, id, timeline, due_ms, expect_lsn
-            )
+            lambda decider: amendment.reschedule(decider, id, *due(decider), expect_lsn)
         )
 
     def revive(self, id: str) -> None:

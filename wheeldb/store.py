@@ -191,10 +191,10 @@ class WheelDB:
             TaskNotFound: No unfinished task has the id.
             StaleVersion: It was changed after ``expect_lsn``.
         """
-        timeline, due_ms = self._access.due(delay, at)
+        due = self._access.due(delay, at)
         row = self._access.commit(
             lambda decider: amendment.reschedule(
-                decider, id, timeline, due_ms, expect_lsn
+                decider, id, *due(decider), expect_lsn
             ),
             need=Need.BALLAST,
         )
