@@ -23,7 +23,11 @@ from wheeldb.engine.state import State
 from wheeldb.errors import CorruptionError
 from wheeldb.events import ELAPSED, EventRecord, F, Kind, pack_event, pack_fields
 
-__all__ = ("Fact", "apply")
+__all__ = (
+    "Fact",
+    "apply",
+    "is_doubtful",
+)
 
 
 class Fact:

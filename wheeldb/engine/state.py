@@ -38,7 +38,10 @@ from wheeldb.events import F
 from wheeldb.index.keys import id_hash
 from wheeldb.index.snapshot import Index, Snapshot
 
-__all__ = ("State",)
+__all__ = (
+    "State",
+    "row_from_index",
+)
 
 
 class State:

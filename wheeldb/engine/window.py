@@ -34,7 +34,14 @@ from wheeldb.engine.row import SCHEDULED, Row
 from wheeldb.events import ELAPSED, WALL
 from wheeldb.wheel import DUE_SHIFT, Wheel
 
-__all__ = ("Horizon", "Window", "entry_due", "entry_number")
+__all__ = (
+    "Horizon",
+    "Window",
+    "entry_due",
+    "entry_lane",
+    "entry_number",
+    "entry_of",
+)
 
 Horizon = tuple[int, int]
 

@@ -1,0 +1,1 @@
+"""Tools around the package: benchmarks, and what makes its data files."""
