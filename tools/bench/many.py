@@ -65,8 +65,8 @@ def measure(directory: str, count: int, batch: int, rounds: int) -> Table:
             db.checkpoint()
             whole.append(time.perf_counter() - began)
             began = time.perf_counter()
-            for one in records:
-                append_packed(log, one)
+            for batch_records in records:
+                append_packed(log, batch_records)
             bare.append(time.perf_counter() - began)
         checkpoints = db.statistics().checkpoints
     rows = [
@@ -91,7 +91,7 @@ def records_of(tasks: list[wheeldb.NewTask]) -> list[dict[str, object]]:
             "name": task.name,
             "queue": "default",
             "payload": task.payload,
-            "due": now_ms + ceil(task.options["delay"] * 1000),  # type: ignore[operator,type-var]
+            "due": now_ms + ceil(task.options["delay"] * 1000),  # type: ignore[arg-type]
             "created": now_ms,
             "state": "scheduled",
         }

@@ -42,7 +42,8 @@ class Expiries:
             StorageFullError, StorePoisoned: As the log says.
         """
         self._look()
-        engine, expired = self._engine, []
+        engine = self._engine
+        expired: list[tuple[int, int]] = []
         with engine.lock:
             for heap, now_ms in zip(
                 self._heaps, (now.elapsed_ms, now.wall_ms), strict=True

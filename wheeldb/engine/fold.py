@@ -288,10 +288,11 @@ def _opened(state: State, fact: Fact, lsn: int, hlc: int) -> None:
     fields = fact.fields
     state.incarnation = fields[F.INCARNATION]  # type: ignore[assignment]
     state.anchor = Anchor.from_fields(fields[F.ANCHOR])  # type: ignore[arg-type]
-    state.place = tuple(fields[F.PLACE])  # type: ignore[arg-type]
-    if F.DOUBT in fields:
-        elapsed_ms, wall_ms = fields[F.DOUBT]  # type: ignore[misc]
-        state.doubt = (lsn, elapsed_ms, wall_ms)
+    place: list[int] = fields[F.PLACE]  # type: ignore[assignment]
+    state.place = (place[0], place[1])
+    doubt: list[int] | None = fields.get(F.DOUBT)  # type: ignore[assignment]
+    if doubt is not None:
+        state.doubt = (lsn, doubt[0], doubt[1])
 
 
 def _forgotten(state: State, fact: Fact, lsn: int, hlc: int) -> None:

@@ -130,7 +130,9 @@ class State:
             for _, finishing_lsn in snapshot.numbers_for(id_hash(task_id)):
                 # The row of one that was forgotten may outlive it for a while, and
                 # the id have come back and finished again.
-                if (finishing_lsn or 0) > self.forgotten_through:
+                if finishing_lsn is None:
+                    continue
+                if finishing_lsn > self.forgotten_through:
                     kept = snapshot.finished(finishing_lsn)
                     if kept is not None:
                         finished = Finished.unpack(finishing_lsn, kept)
