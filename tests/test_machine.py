@@ -20,7 +20,7 @@ from hypothesis.stateful import (
     rule,
     run_state_machine_as_test,
 )
-from store_model import WALL, Asked, Ended, Kept, Refused, StoreModel
+from store_model import ELAPSED, Asked, Ended, Kept, Refused, StoreModel
 
 import wheeldb
 from wheeldb.engine.engine import Thresholds
@@ -78,7 +78,7 @@ def ASKED(random: Random) -> Asked:  # noqa: N802
     choice = random.choice
     return Asked(
         name=choice(["job", "odd"]),
-        payload=choice([None, {"n": 1}, "x" * 700]),
+        payload=choice([None, {"n": 1}, "x" * 30]),
         delay_ms=DELAYS(random),
         id=choice(["a", "b", "c", None]),
         version=choice([0, 0, 0, 0, 1, 2]),
@@ -163,7 +163,7 @@ class StoreMachine(RuleBasedStateMachine):
             window_max=100,
         )
         self.db._engine.thresholds = Thresholds(
-            entries=12, payload_bytes=8_000, events=40, log_bytes=30_000, quiet_ms=5_000
+            entries=12, payload_bytes=600, events=40, log_bytes=30_000, quiet_ms=5_000
         )
         self.leases = []
         self.now()
@@ -657,11 +657,29 @@ class StoreMachine(RuleBasedStateMachine):
     def tend(self, call: Callable[[], Any]) -> None:
         """Do something that also ends what has run out."""
         self.now()
+        before_ms = self.model.elapsed_ms
         call()
         for step in (self.model.poll, self.model.expire):
             self.moments.append(self.model.copy())
             step()
         self.now()
+        if self.model.elapsed_ms > before_ms:
+            self.moments.append(self.model.copy())
+            self.follow_jump(self.model.elapsed_ms - before_ms)
+
+    def follow_jump(self, jump_ms: int) -> None:
+        """Move on the delays that the store has moved when it added off-time."""
+        for task in self.model.tasks.values():
+            timeline, due_ms = task.behind or (task.timeline, task.due_ms)
+            shown = self.db.get(self.model.id_of(task))
+            if shown is None or shown.due_in is None or timeline != ELAPSED:
+                continue
+            if round(shown.due_in * 1000) == due_ms + jump_ms - self.model.elapsed_ms:
+                assert task.number > 0
+                if task.behind is None:
+                    task.due_ms += jump_ms
+                else:
+                    task.behind = timeline, due_ms + jump_ms
 
     @action(
         3,
@@ -736,6 +754,8 @@ class StoreMachine(RuleBasedStateMachine):
     ) -> None:
         """Cut the power in the middle of a call; afterwards both is right."""
         self.now()
+        if action == "poll" and self.db._engine.keeper.is_owed:
+            return
         self.disk.crash_at(operation)
         before = self.db._engine.state.last_lsn
         is_done = False
@@ -752,7 +772,11 @@ class StoreMachine(RuleBasedStateMachine):
             try:
                 after = self.model.copy()
                 after.schedule(asked, before + 1)
-                moments = [after] if is_done else [*moments, after]
+                moments.append(after)
+                if is_done:
+                    self.model = after
+                    self.settle()
+                    moments = self.moments
             except Refused:
                 pass
         elif action == "poll":
@@ -875,4 +899,3 @@ def test_the_store_does_what_the_model_does_for_long() -> None:
 
 
 assert issubclass(CommitUnknown, WheelDBError)
-assert WALL

@@ -56,6 +56,8 @@ __all__ = ("Checkpoint", "Engine", "Thresholds")
 _Answer = TypeVar("_Answer")
 
 ADVANCE_MAX = 64
+# How old the last anchor may be when tasks come due.
+MARK_MS = 60_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -360,9 +362,40 @@ class Engine:
 
     # Time goes on.
 
+    def anchor(self, *, synced: bool = False) -> None:
+        """Write down where both timelines stand."""
+        with self.lock:
+            anchor = self.keeper.anchor(self.reading())
+        self.note(Kind.ANCHORED, {F.ANCHOR: anchor.to_fields()}, synced=synced)
+
+    def _mark_time(self) -> None:
+        """Write an anchor before tasks start that lie far behind the last one.
+
+        A lease may be lost with the power, and then the log's end tells which tasks may
+        have been started: those that were due by then, or a little later. So between
+        that end and the present there must not be a long suspend.
+        """
+        with self.lock:
+            anchor, now = self.state.anchor, self.now()
+            if anchor is None:
+                return
+            is_late = False
+            for timeline, now_ms, marked_ms in (
+                (ELAPSED, now.elapsed_ms, anchor.elapsed_ms),
+                (WALL, now.wall_ms, anchor.high_water_ms),
+            ):
+                if now_ms - marked_ms > MARK_MS:
+                    due_ms = self.window.wheels[timeline].next_expiration()
+                    is_late = is_late or (due_ms is not None and due_ms <= now_ms)
+        if is_late:
+            # Without room it goes unmarked; that tasks come due is worth more.
+            with contextlib.suppress(StorageFullError):
+                self.anchor(synced=True)
+
     def advance(self, limit: int | None = None) -> int:
         """Move what is due to where it is leased from; return how many."""
         moved = 0
+        self._mark_time()
         while limit is None or moved < limit:
             with self.lock:
                 now = self.now()

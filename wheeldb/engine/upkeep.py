@@ -36,7 +36,7 @@ from wheeldb.engine.repayment import repay
 from wheeldb.engine.row import SCHEDULED, Row
 from wheeldb.engine.sweep import STRETCH_COUNT, sweep
 from wheeldb.errors import CorruptionError, LeaseLost, StorePoisoned
-from wheeldb.events import ELAPSED, WALL, F, Kind
+from wheeldb.events import ELAPSED, WALL
 
 __all__ = ("Upkeep", "Wait")
 
@@ -338,10 +338,7 @@ class Upkeep:
 
     def anchor(self, *, synced: bool = False) -> None:
         """Write down where both timelines stand."""
-        engine = self.engine
-        with engine.lock:
-            anchor = engine.keeper.anchor(engine.reading())
-        engine.note(Kind.ANCHORED, {F.ANCHOR: anchor.to_fields()}, synced=synced)
+        self.engine.anchor(synced=synced)
 
     def _next_anchor(self) -> int | None:
         if self._has_delays():
