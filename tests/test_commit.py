@@ -16,13 +16,13 @@ import pytest
 
 import wheeldb
 from wheeldb.disk import UnsyncedDisk
-from wheeldb.engine import amendment
+from wheeldb.engine import amendment, commit
 from wheeldb.engine.commit import Committer, Need
 from wheeldb.engine.decide import Decider
 from wheeldb.engine.history import scan_frames
 from wheeldb.errors import StorageFullError
 from wheeldb.events import ELAPSED
-from wheeldb.log.frame import FrameType
+from wheeldb.log.frame import PAYLOAD_BYTES_MAX, FrameType
 from wheeldb.testing import CrashableDisk, ManualClock
 
 PATIENCE_S = 20
@@ -157,7 +157,11 @@ def test_many_threads_commit_everything_in_one_order() -> None:
             assert payloads[receipt.lsn] == [number, count]
 
 
-def test_who_waits_while_one_syncs_shares_the_next_frame() -> None:
+def test_who_waits_while_one_syncs_shares_the_next_frame(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    # Who waits is woken; nobody comes to it by running out of patience.
+    monkeypatch.setattr(commit, "PATIENCE_S", 10 * PATIENCE_S)
     bench = Bench()
     before = bench.db.statistics()
     bench.disk.is_holding = True
@@ -218,19 +222,28 @@ def test_a_group_stops_at_its_limits_and_the_rest_follows() -> None:
 
 
 def test_a_frame_over_its_limit_refuses_its_own_call_only() -> None:
-    bench = Bench(payload_bytes_max=2**20)
-    last_lsn = bench.db.statistics().last_lsn
-    big = "x" * (2**20 - 10)
-
-    def fill() -> None:
-        with bench.db.batch() as batch:
-            for _ in range(33):
-                batch.schedule("a", big, delay=1)
-
+    bench = Bench()
+    bench.disk.is_holding = True
+    first = Worker(lambda: bench.db.schedule("a", delay=1))
+    bench.disk.wait_for_sync()
+    huge = "q" * (PAYLOAD_BYTES_MAX + 1)
+    near = "q" * (PAYLOAD_BYTES_MAX - 1_000)
+    others = [
+        Worker(
+            lambda queue=queue: bench.change(  # type: ignore[misc]
+                lambda decider: amendment.pause_queue(decider, queue), synced=True
+            )
+        )
+        for queue in ("s" * 200_000, huge, near)
+    ]
+    wait_until(lambda: bench.waiting() == 4)
+    bench.disk.let_go(all_of_them=True)
+    first.join()
+    small, too_large, next_frame = others
     with pytest.raises(wheeldb.PayloadTooLarge):
-        fill()
-    assert bench.db.statistics().last_lsn == last_lsn
-    bench.db.schedule("a", delay=1)
+        too_large.join()
+    assert (small.join(), next_frame.join()) == (True, True)
+    assert [count for *_, count in bench.frames()][-2:] == [1, 1]
     assert bench.db.check() == []
 
 
