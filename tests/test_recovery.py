@@ -65,6 +65,20 @@ def test_creation_leaves_no_store_or_a_whole_one(profile: str) -> None:
     assert operation > 20
 
 
+def test_what_a_killed_creation_has_named_is_made_durable() -> None:
+    operation, is_made = 0, False
+    while not is_made:
+        operation += 1
+        disk, clock = CrashableDisk(), ManualClock()
+        is_made = run_until_cut(disk, operation, partial(open_store, disk, clock))
+        disk.kill()  # what it wrote is still in the page cache, and only there
+        db = open_store(disk, clock)
+        db.schedule("a", id="first", delay=1)
+        disk.crash("none")
+
+        assert ids_of(open_store(disk, clock)) == ["first"], operation
+
+
 def test_a_creation_that_was_killed_twice_begins_again() -> None:
     disk, clock = CrashableDisk(), ManualClock()
     for operation in (25, 30, 20):
@@ -402,6 +416,24 @@ def test_a_log_that_ends_below_a_snapshot_is_refused() -> None:
     disk.kill()
     disk.indexes.clear()
     cut(disk, path, end)
+
+    with pytest.raises(CorruptionError, match="known to have been durable"):
+        open_store(disk, clock)
+
+
+def test_a_damaged_snapshot_still_proves_what_was_durable() -> None:
+    disk, clock = CrashableDisk(3), ManualClock()
+    db = open_store(disk, clock)
+    db.schedule("a", id="x", delay=1)
+    db.snapshot()
+    end = db._engine.committer.writer.position.offset
+    db.schedule("a", id="y", delay=1)
+    newest = str(db.snapshot())
+    path = segments_of(disk)[-1]
+    disk.kill()
+    disk.indexes.clear()
+    cut(disk, path, end)
+    flip(disk, newest, 4_200)
 
     with pytest.raises(CorruptionError, match="known to have been durable"):
         open_store(disk, clock)

@@ -374,6 +374,25 @@ def test_any_damage_to_the_lmdb_file_leaves_the_state_exact(
         assert db.check() == []
 
 
+def test_a_refusal_leaves_even_a_bad_index_where_it_is(
+    tmp_path: Path, clock: ManualClock
+) -> None:
+    lmdb_store(tmp_path / "s", clock)
+    (tmp_path / "s/index/VOUCH").unlink()
+    damage_lmdb(tmp_path / "s/index/data.mdb", "meta page")
+    segment = next((tmp_path / "s/log").glob("*.seg"))
+    data = bytearray(segment.read_bytes())
+    data[20_000] ^= 1
+    segment.write_bytes(data)
+    index = (tmp_path / "s/index/data.mdb").read_bytes()
+
+    with pytest.raises(wheeldb.CorruptionError, match="checksum is wrong"):
+        wheeldb.open(tmp_path / "s", clock=clock, driver=False)
+
+    assert (tmp_path / "s/index/data.mdb").read_bytes() == index
+    assert list((tmp_path / "s/aside").iterdir()) == []
+
+
 def test_a_sound_lmdb_file_is_verified_and_used(
     tmp_path: Path, clock: ManualClock
 ) -> None:

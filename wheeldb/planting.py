@@ -31,7 +31,7 @@ from wheeldb.clock.timekeeper import Anchor, Timekeeper
 from wheeldb.disk import Disk
 from wheeldb.engine.opened import JUMP, OpenedBy, jump_lsn, opened_fact
 from wheeldb.events import pack_author
-from wheeldb.layout import RELEASE, Layout, sync_names, write_format
+from wheeldb.layout import RELEASE, Layout, write_format
 from wheeldb.log.repair import Opening, WriterOptions, create
 from wheeldb.log.segment import Entropy
 from wheeldb.vouch import place_of
@@ -153,7 +153,6 @@ class Planting:
             OSError: As the disk says.
         """
         disk = self._disk
-        sync_names(disk, self.layout)
         write_format(disk, self.layout, database, is_backup=is_backup)
         require_absent(disk, self.dest)
         disk.rename(self.layout.path, self.dest)
