@@ -29,11 +29,11 @@ class Bench:
         self.clock = ManualClock()
         self.options = options
         options["disk"], options["clock"] = self.disk, self.clock
-        options["driver"] = False
+        options.setdefault("driver", False)
         self.db = self.open()
 
     def open(self) -> wheeldb.WheelDB:
-        """Open the store, without a driver."""
+        """Open the store, without a driver unless one was asked for."""
         self.db = wheeldb.open(self.path, **self.options)
         return self.db
 

@@ -277,6 +277,7 @@ def test_every_change_is_refused_and_says_why(bench: Bench) -> None:
         lambda db: db.next_in(),
         lambda db: db.checkpoint(),
         lambda db: db.snapshot(),
+        lambda db: db.backup("/backup"),
     ]
     with read(bench) as db:
         for position, change in enumerate(changes):

@@ -29,6 +29,13 @@ def bench() -> Iterator[Bench]:
         yield bench
 
 
+@pytest.fixture
+def driven() -> Iterator[Bench]:
+    """The same with a driver: without one nothing is waited for."""
+    with Bench(driver=True) as bench:
+        yield bench
+
+
 class Asking(Generic[Answer]):
     """A call made in a thread, and its answer."""
 
@@ -386,17 +393,17 @@ ENDS = [
 )
 @pytest.mark.parametrize("task_id", ["mine", None], ids=["mine", "generated"])
 def test_waiting_ends_with_the_task(
-    bench: Bench, task_id: str | None, end: Callable[[Bench], None], state: TaskState
+    driven: Bench, task_id: str | None, end: Callable[[Bench], None], state: TaskState
 ) -> None:
-    db = bench.db
+    db = driven.db
     once = Retry(max_attempts=1)
     if task_id is None:
         receipt = db.schedule("task", delay=0, expires=5, retry=once)
     else:
         receipt = db.schedule("task", delay=0, id=task_id, expires=5, retry=once)
     asking = Asking(lambda: db.wait(receipt.id))
-    until_it_waits(bench)
-    end(bench)
+    until_it_waits(driven, asking)
+    end(driven)
     task = asking.answer()
     assert (task.id, task.name, task.state) == (receipt.id, "task", state)
     if state == TaskState.DEAD:
@@ -413,20 +420,22 @@ def test_waiting_ends_with_the_task(
             db.wait(receipt.id)
 
 
-def until_it_waits(bench: Bench) -> None:
+def until_it_waits(bench: Bench, asking: Asking[wheeldb.Task]) -> None:
     """Return once a thread waits for the end of a task."""
     engine = bench.db._engine
-    while True:
+    while asking.is_waiting:
         with engine.lock:
             if engine.state.awaited:
                 return
+    asking.answer()
+    raise AssertionError("it did not wait")
 
 
-def test_a_retry_is_no_end(bench: Bench) -> None:
-    db = bench.db
+def test_a_retry_is_no_end(driven: Bench) -> None:
+    db = driven.db
     db.schedule("task", delay=0, id="known")
     asking = Asking(lambda: db.wait("known"))
-    until_it_waits(bench)
+    until_it_waits(driven, asking)
     (lease,) = db.lease()
     lease.nack("once more", retry_in=0)
     assert asking.is_waiting
@@ -435,14 +444,14 @@ def test_a_retry_is_no_end(bench: Bench) -> None:
     assert asking.answer().state == TaskState.DONE
 
 
-def test_a_replaced_task_is_waited_for_under_its_id(bench: Bench) -> None:
-    db = bench.db
+def test_a_replaced_task_is_waited_for_under_its_id(driven: Bench) -> None:
+    db = driven.db
     db.schedule("first", delay=60, id="thing")
     asking = Asking(lambda: db.wait("thing"))
-    until_it_waits(bench)
+    until_it_waits(driven, asking)
     db.schedule("second", delay=0, id="thing", if_exists="replace")
     assert asking.is_waiting
-    assert bench.started() == ["thing"]
+    assert driven.started() == ["thing"]
     task = asking.answer()
     assert (task.name, task.state) == ("second", TaskState.DONE)
 
@@ -461,16 +470,16 @@ def test_waiting_for_nothing_is_refused(bench: Bench) -> None:
         bench.db.wait("tffffffffffffff")
 
 
-def test_closing_ends_the_waiting(bench: Bench) -> None:
-    db = bench.db
+def test_closing_ends_the_waiting(driven: Bench) -> None:
+    db = driven.db
     db.schedule("task", delay=60, id="known")
     askings = [Asking(lambda: db.wait("known")) for _ in range(3)]
-    until_it_waits(bench)
+    until_it_waits(driven, askings[0])
     db.close()
     for asking in askings:
         with pytest.raises(ClosedError):
             asking.answer()
-    bench.open()
+    driven.open()
 
 
 def test_closing_ends_a_lease_that_waits() -> None:
