@@ -81,7 +81,9 @@ class Statistics:
         index_rows: Its rows by table.
         index_rebuilds: How often it was damaged and replaced since the opening.
         window_count: Tasks in memory.
+        finished_forgotten: Finished ids forgotten since the opening.
         leases_expired: Leases that ran out since the opening.
+        tasks_expired: Tasks that nobody started in time, since the opening.
         wakeups: How often the driver woke up.
         sweep_lost: Tasks that a sweep found waiting without an entry; must stay 0.
         clock_trust: How far the wall clock is believed.
@@ -108,7 +110,9 @@ class Statistics:
     index_rows: Mapping[str, int]
     index_rebuilds: int
     window_count: int
+    finished_forgotten: int
     leases_expired: int
+    tasks_expired: int
     wakeups: int
     sweep_lost: int
     clock_trust: str
@@ -150,7 +154,9 @@ def gather_statistics(
         index_rows=index.rows,
         index_rebuilds=engine.index_rebuilds,
         window_count=window_count,
+        finished_forgotten=engine.forgotten_count,
         leases_expired=upkeep.leases_expired if upkeep is not None else 0,
+        tasks_expired=engine.expired_count,
         wakeups=driver.wakeups if driver is not None else 0,
         sweep_lost=engine.sweep_lost,
         clock_trust=engine.now().trust,

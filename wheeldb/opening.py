@@ -228,6 +228,7 @@ def recovery_options(
             tasks_max=settings.tasks_max,
             bytes_max=settings.bytes_max,
             retention_ms=span_ms(settings.retention, "retention"),
+            retention_max=settings.retention_max,
             recoveries_max=settings.recoveries_max,
         ),
         thresholds=Thresholds(),

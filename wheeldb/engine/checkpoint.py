@@ -38,12 +38,14 @@ from wheeldb.index.keys import (
     row_crc,
     row_digest,
 )
+from wheeldb.index.snapshot import Index
 
 __all__ = (
     "DIGESTS_NAME",
     "FORGOTTEN_MAX",
     "TABLES_NAME",
     "changes_of",
+    "forgotten_rows",
     "freeze",
     "thaw",
 )
@@ -51,7 +53,8 @@ __all__ = (
 TABLES_NAME = "tables"
 DIGESTS_NAME = "digests"
 # Finished rows that one checkpoint removes from the index, at most.
-FORGOTTEN_MAX = 10_000
+FORGOTTEN_MAX = 50_000
+_PIECE_COUNT = 1_000
 
 
 def freeze(state: State, now: tuple[int, int]) -> HotTable:
@@ -107,6 +110,23 @@ def changes_of(
         if finished.lsn not in frozen.dropped:
             writer.forget(finished)
     return writer.changes
+
+
+def forgotten_rows(index: Index, through: int) -> list[Finished]:
+    """Return finished tasks up to an LSN that the index still has, the oldest."""
+    rows: list[Finished] = []
+    with index.snapshot() as snapshot:
+        after, count = 0, 1
+        while len(rows) < FORGOTTEN_MAX:
+            piece = snapshot.finished_range(after, count)
+            for lsn, body in piece:
+                if lsn > through:
+                    return rows
+                rows.append(Finished.unpack(lsn, body))
+            if len(piece) < count:
+                break
+            after, count = piece[-1][0], _PIECE_COUNT
+    return rows
 
 
 class _Writer:

@@ -40,6 +40,7 @@ class Bounds:
     tasks_max: int | None
     bytes_max: int | None
     retention_ms: int
+    retention_max: int
     recoveries_max: int
 
 

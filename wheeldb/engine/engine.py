@@ -24,9 +24,9 @@ from wheeldb.disk import Disk
 from wheeldb.engine import refill
 from wheeldb.engine.checkpoint import (
     DIGESTS_NAME,
-    FORGOTTEN_MAX,
     TABLES_NAME,
     changes_of,
+    forgotten_rows,
     freeze,
     thaw,
 )
@@ -134,6 +134,7 @@ class Engine:
         self.snapshot_frame_bytes = 0
         self.sweep_lost = 0
         self.expired_count = 0
+        self.forgotten_count = 0
         self.lateness = Lateness()
         self.index_rebuilds = 0
         # Replaces a damaged index; see ``rebuilding.py``.
@@ -535,7 +536,7 @@ class Engine:
             frozen = self.state.frozen
             assert frozen is not None, "a table was frozen"
             digests = self.digests.copy()
-            forgotten = self._forgotten()
+            forgotten = forgotten_rows(self.state.index, frozen.forgotten_through)
             changes = changes_of(frozen, self.state.lanes, digests, forgotten)
             changes.meta[TABLES_NAME] = freezing.tables
             changes.meta[DIGESTS_NAME] = pack_fields({F.DIGESTS: digests.stored()})
@@ -580,18 +581,6 @@ class Engine:
                     self.unpaid.update(state.active.rows)
                 freeze(state, (now.elapsed_ms, now.wall_ms))
                 return self._freezing
-
-    def _forgotten(self) -> list[Finished]:
-        """Return finished tasks that the index still has and need not keep."""
-        frozen = self.state.frozen
-        assert frozen is not None, "asked for while a table is written"
-        through = frozen.forgotten_through
-        with self.state.index.snapshot() as snapshot:
-            return [
-                Finished.unpack(lsn, body)
-                for lsn, body in snapshot.finished_range(0, FORGOTTEN_MAX)
-                if lsn <= through
-            ]
 
 
 def _cannot_mend(index: Index, damage: IndexDamaged) -> None:

@@ -16,7 +16,7 @@ from wheeldb.engine.engine import Engine
 from wheeldb.engine.row import Finished, Row
 from wheeldb.model import Task, TaskState
 
-__all__ = ("Filter", "iterate_tasks", "unfinished_rows")
+__all__ = ("Filter", "finished_rows", "iterate_tasks", "unfinished_rows")
 
 STEP_COUNT = 1_000
 _FINISHED = frozenset({TaskState.DONE, TaskState.CANCELLED, TaskState.EXPIRED})
@@ -60,7 +60,7 @@ def iterate_tasks(
     Finished ones are listed only if their state is asked for.
     """
     rows = (
-        _finished(engine)
+        finished_rows(engine)
         if wanted.state in _FINISHED
         else unfinished_rows(engine, after)
     )
@@ -119,7 +119,8 @@ def _step(engine: Engine, after: int) -> tuple[list[Row], int, bool]:
     return rows, end if end is not None else after, end is None
 
 
-def _finished(engine: Engine) -> Iterator[Finished]:
+def finished_rows(engine: Engine) -> Iterator[Finished]:
+    """Yield what is kept of finished tasks, oldest first."""
     after = engine.state.forgotten_through
     while True:
         kept, end = engine.mended(partial(_finished_step, engine, after))

@@ -89,7 +89,11 @@ class ReadonlyEngine(Engine):
         for lane in state.lanes.numbers.values():
             window.close_lane(lane)
         bounds = Bounds(
-            tasks_max=None, bytes_max=None, retention_ms=2**62, recoveries_max=0
+            tasks_max=None,
+            bytes_max=None,
+            retention_ms=2**62,
+            retention_max=2**62,
+            recoveries_max=0,
         )
         super().__init__(
             disk=disk,

@@ -280,6 +280,13 @@ class State:
         self.active.finished[finished.lsn] = None
         self.finished_count -= 1
 
+    def has_dropped(self, lsn: int) -> bool:
+        """Return whether ``drop_finished`` took it since the last checkpoint."""
+        for table in (self.active, self.frozen):
+            if table is not None and lsn in table.finished:
+                return table.finished[lsn] is None
+        return False
+
     def check(self) -> list[str]:
         """Return what is wrong between counters and rows; looks at no index."""
         findings = [

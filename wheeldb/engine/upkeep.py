@@ -9,8 +9,9 @@
            60 s    while a delay is pending: an anchor, so that a power cut costs a
                    delay no more than that (the elapsed mark); also at each step of the
                    wall clock
-    tidy   60 s    after the last change, or when enough has gathered: a checkpoint,
-                   and a snapshot when the log has grown past the last one
+    tidy   60 s    after the last change, or when enough has gathered: finished ids are
+                   forgotten if there are too many; a checkpoint, and a snapshot when
+                   the log has grown past the last one
 
 ``plan()`` then tells until when nothing else has to be done.  With nothing to do that
 is "never": the driver sleeps until something happens.  Nothing is done early either: a
@@ -33,6 +34,7 @@ from wheeldb.engine.decide import Decider
 from wheeldb.engine.engine import Engine
 from wheeldb.engine.expiry import Expiries
 from wheeldb.engine.repayment import repay
+from wheeldb.engine.retention import forget_finished
 from wheeldb.engine.row import SCHEDULED, Row
 from wheeldb.engine.sweep import STRETCH_COUNT, sweep
 from wheeldb.errors import CorruptionError, LeaseLost, StorePoisoned
@@ -370,6 +372,7 @@ class Upkeep:
         engine = self.engine
         now = engine.now()
         with self._putting_off(now):
+            forget_finished(engine, now)
             engine.checkpoint()
             _, self._swept = sweep(
                 engine, after=self._swept, count=STRETCH_COUNT, mend=True
