@@ -6,7 +6,7 @@ store takes the next call, from this thread and from another.
 Method: a trace function raises it at the n-th bytecode that runs in the rooms on a
 commit's way, for n = 1, 2, 3 … until the call comes through. The state that is found
 must be that from before the call or that after an undisturbed one. The quick version
-tries a sample of n, the slow one all.
+tries a sample of n, the slow one many more.
 """
 
 import dis
@@ -294,10 +294,11 @@ def test_a_sample_of_interrupts(act: Callable[[Bench], object]) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(600)
 @pytest.mark.parametrize("act", ACTS)
 def test_interrupts_at_the_bytecodes(act: Callable[[Bench], object]) -> None:
-    # All of them where the code paths begin, every third where most are the same.
-    step = 1 if act in (schedule, batch, lease) else 3
+    # Every one of the simplest call; of the others, which share most of its way, a part.
+    step = {schedule: 1, batch: 5, refused_batch: 5}.get(act, 3)
     n = 1
     while try_at(act, n, ROOMS):
         n += step
