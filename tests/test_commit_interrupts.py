@@ -297,7 +297,7 @@ def test_a_sample_of_interrupts(act: Callable[[Bench], object]) -> None:
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("act", ACTS)
 def test_interrupts_at_the_bytecodes(act: Callable[[Bench], object]) -> None:
-    # Every one of the simplest call; of the others, which share most of its way, a part.
+    # Every one of the simplest call; the others share most of its way.
     step = {schedule: 1, batch: 5, refused_batch: 5}.get(act, 3)
     n = 1
     while try_at(act, n, ROOMS):
