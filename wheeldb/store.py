@@ -320,7 +320,7 @@ class WheelDB:
         limit: int | None = None,
         after: Task | str | int | None = None,
     ) -> Iterator[Task]:
-        """Yield tasks in the order in which they were scheduled.
+        """Yield tasks in the order in which they were scheduled, or have finished.
 
         Args:
             state: Only those in this state; a finished one lists finished ids.
@@ -330,8 +330,9 @@ class WheelDB:
             series: of this series,
             due_before: due before this instant.
             limit: At most so many.
-            after: Go on behind this task: the last one seen, its id or number.  A task
-                that exists throughout is listed exactly once, whatever happens.
+            after: Go on behind this task: the last one seen, its id or number (LSN, of
+                finished ones).  A task that exists throughout is listed exactly once,
+                whatever happens.
         """
         self._access.require_open()
         wanted = Filter(
@@ -342,15 +343,14 @@ class WheelDB:
             series=series,
             due_before=due_before,
         )
-        return iterate_tasks(
-            self._engine, self._access.present, wanted, limit, self._number(after)
-        )
+        start = self._start(after, wanted.is_finished)
+        return iterate_tasks(self._engine, self._access.present, wanted, limit, start)
 
-    def _number(self, after: Task | str | int | None) -> int:
+    def _start(self, after: Task | str | int | None, is_finished: bool) -> int:
         if after is None:
             return 0
         if isinstance(after, Task):
-            return after.number
+            return after.lsn if is_finished else after.number
         if type(after) is int:
             return after
         kept = self._engine.find(after)  # type: ignore[arg-type]
@@ -362,7 +362,7 @@ class WheelDB:
                 f"no task has the id {after!r} any more; go on behind a Task or its "
                 "number"
             )
-        return kept.number
+        return kept.lsn if is_finished else kept.number
 
     def history(self, id: str) -> History:
         """Return what happened to a task, oldest first.

@@ -12,7 +12,6 @@ is resumed. Nothing of this is durable: after an opening every overdue task beco
 ready again, and so is looked at again.
 """
 
-from collections.abc import Sequence
 from heapq import heappop, heappush
 
 from wheeldb.clock.timekeeper import Now
@@ -64,9 +63,9 @@ class Expiries:
         """Take note of the expiries of tasks that have become ready."""
         engine = self._engine
         with engine.lock:
-            undos: Sequence[object] = list(engine.committer.undos())
+            undos = list(engine.committer.undos())
             for entry in engine.window.take_fresh(STEP_COUNT):
-                row = engine.state.view(entry_number(entry), undos)  # type: ignore[arg-type]
+                row = engine.state.view(entry_number(entry), undos)
                 expires = None if row is None else row.expired_at()
                 if expires is not None:
                     timeline, at_ms = expires

@@ -415,18 +415,17 @@ def _finish(
         F.FINISHED: physical_ms(hlc),
         F.CREATED: row.created_ms,
     }
-    for number, value in (
-        (F.QUEUE, row.options.get(F.QUEUE)),
-        (F.VERSION, row.options.get(F.VERSION)),
-        (F.DIGEST, row.options.get(F.DIGEST)),
-        (F.FENCE, row.fence or None),
-        (F.ATTEMPTS, row.attempts or None),
-        (F.RECOVERIES, row.recoveries or None),
-        (F.ERROR, row.error),
-        (F.RESULT, result),
-    ):
-        if value is not None:
-            fields[number] = value
+    more: dict[int, object] = {
+        F.QUEUE: row.options.get(F.QUEUE),
+        F.VERSION: row.options.get(F.VERSION),
+        F.DIGEST: row.options.get(F.DIGEST),
+        F.FENCE: row.fence or None,
+        F.ATTEMPTS: row.attempts or None,
+        F.RECOVERIES: row.recoveries or None,
+        F.ERROR: row.error,
+        F.RESULT: result,
+    }
+    fields |= {number: value for number, value in more.items() if value is not None}
     finished = Finished(lsn, fields)
     if awaited is not None:
         awaited[1] = finished

@@ -1,12 +1,13 @@
 """Listing tasks while everything goes on.
 
 Tasks are listed by number, which never changes: a task that exists throughout is listed
-exactly once.  Each step opens a view of the index and notes, in the same moment and
-under the lock, what the hot table has in that range; the lock is not held between steps,
-and no view outlives one.
+exactly once.  Finished ones are listed by the LSN at which they finished, which does
+not change either.  Each step opens a view of the index and notes, in the same moment
+and under the lock, what the hot table has in that range and what is not shown yet; the
+lock is not held between steps, and no view outlives one.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
@@ -33,6 +34,11 @@ class Filter:
     series: str | None = None
     due_before: datetime | None = None
 
+    @property
+    def is_finished(self) -> bool:
+        """Whether finished tasks are wanted."""
+        return self.state in _FINISHED
+
     def matches(self, task: Task) -> bool:
         """Return whether a task is wanted."""
         return (
@@ -55,25 +61,29 @@ def iterate_tasks(
     limit: int | None,
     after: int,
 ) -> Iterator[Task]:
-    """Yield the wanted tasks above a number, in order.
+    """Yield the wanted tasks above a number (finished ones: above an LSN), in order.
 
     Finished ones are listed only if their state is asked for.
     """
-    rows = (
-        finished_rows(engine)
-        if wanted.state in _FINISHED
-        else unfinished_rows(engine, after)
-    )
+    rows: Iterator[Row | Finished]
+    if wanted.is_finished:
+        rows = _remembered(engine, after)
+    else:
+        rows = unfinished_rows(engine, after)
     count = 0
     for kept in rows:
         if limit is not None and count >= limit:
             return
-        if kept.number <= after:
-            continue
         task = present(kept)
         if wanted.matches(task):
             count += 1
             yield task
+
+
+def _remembered(engine: Engine, after: int) -> Iterator[Finished]:
+    for kept in finished_rows(engine, after):
+        if engine.decider.remembered(kept, engine.now()) is not None:
+            yield kept
 
 
 def unfinished_rows(engine: Engine, after: int) -> Iterator[Row]:
@@ -86,7 +96,7 @@ def unfinished_rows(engine: Engine, after: int) -> Iterator[Row]:
 
 
 def _step(engine: Engine, after: int) -> tuple[list[Row], int, bool]:
-    """Return the rows of one step, the number it reached, and whether it is the last."""
+    """Return the rows of a step, the number it reached, and whether it is the last."""
     state = engine.state
     with engine.lock, state.index.snapshot() as view:
         undos = list(engine.committer.undos())
@@ -119,9 +129,9 @@ def _step(engine: Engine, after: int) -> tuple[list[Row], int, bool]:
     return rows, end if end is not None else after, end is None
 
 
-def finished_rows(engine: Engine) -> Iterator[Finished]:
-    """Yield what is kept of finished tasks, oldest first."""
-    after = engine.state.forgotten_through
+def finished_rows(engine: Engine, after: int = 0) -> Iterator[Finished]:
+    """Yield what is kept of tasks that finished above an LSN, in order."""
+    after = max(after, engine.state.forgotten_through)
     while True:
         kept, end = engine.mended(partial(_finished_step, engine, after))
         yield from kept
@@ -141,16 +151,20 @@ def _finished_step(engine: Engine, after: int) -> tuple[list[Finished], int | No
         end = max(found) if len(found) == STEP_COUNT else None
         for table in (state.frozen, state.active):
             if table is not None:
-                for lsn, kept in table.finished.items():
-                    if after < lsn and (end is None or lsn <= end):
-                        found[lsn] = kept
-        shown_lsn = min(
-            (undo.first_lsn for undo in engine.committer.undos()),
-            default=state.last_lsn + 1,
-        )
-    shown = [
-        kept
-        for lsn, kept in sorted(found.items())
-        if kept is not None and lsn < shown_lsn
-    ]
-    return shown, end
+                found.update(_within(table.finished, after, end))
+        for undo in reversed(list(engine.committer.undos())):
+            found.update(_within(undo.finished, after, end))
+            for lsn in found:
+                if undo.first_lsn <= lsn <= undo.last_lsn:
+                    found[lsn] = None
+    return [kept for _, kept in sorted(found.items()) if kept is not None], end
+
+
+def _within(
+    table: Mapping[int, Finished | None], after: int, end: int | None
+) -> dict[int, Finished | None]:
+    return {
+        lsn: kept
+        for lsn, kept in table.items()
+        if after < lsn and (end is None or lsn <= end)
+    }

@@ -31,11 +31,11 @@ from wheeldb.engine.hot import HotTable
 from wheeldb.engine.row import SCHEDULED
 from wheeldb.engine.state import State
 from wheeldb.engine.undo import Undo
-from wheeldb.engine.window import READY_LOW, Horizon, Window
+from wheeldb.engine.window import Horizon, Window
 from wheeldb.index.keys import COARSE_MS
 from wheeldb.index.snapshot import Snapshot
 
-__all__ = ("READY_LOW", "Slice", "begin", "wants_more")
+__all__ = ("Slice", "begin", "wants_more")
 
 SLICE_COUNT = 2_000
 _PIECE_COUNT = 1_000

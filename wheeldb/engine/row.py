@@ -12,7 +12,16 @@ Fields that this release does not know stay in ``options`` and are written back.
 
 from wheeldb.events import ELAPSED, F, pack_fields, unpack_fields
 
-__all__ = ("DEAD", "LEASED", "PARKED", "SCHEDULED", "Finished", "Row", "generated_id", "headers_of")
+__all__ = (
+    "DEAD",
+    "LEASED",
+    "PARKED",
+    "SCHEDULED",
+    "Finished",
+    "Row",
+    "generated_id",
+    "headers_of",
+)
 
 # Durable states of a row.  Due and paused are seen, not stored: a scheduled row whose
 # time has come, and one whose ``paused`` flag (or whose queue's) is set.
@@ -30,7 +39,7 @@ def generated_id(number: int) -> str:
 class Row:
     """One unfinished task: what it is, and how it fares."""
 
-    __slots__ = (
+    __slots__ = (  # noqa: RUF023  # by what they are about
         # What it is; from the scheduling event.
         "number",
         "id",
@@ -176,7 +185,7 @@ class Row:
         return pack_fields(fields)
 
     def _pack_progress(self, fields: dict[int, object]) -> None:
-        for number, value, default in (
+        progress = (
             (F.STATE, self.state, SCHEDULED),
             (F.ATTEMPTS, self.attempts, 0),
             (F.RECOVERIES, self.recoveries, 0),
@@ -189,9 +198,10 @@ class Row:
             (F.MAY_HAVE_RUN, self.may_have_run, False),
             (F.CURSOR, self.cursor, None),
             (F.ERROR, self.error, None),
-        ):
-            if value != default:
-                fields[number] = value
+        )
+        fields.update(
+            {number: value for number, value, default in progress if value != default}
+        )
 
     @classmethod
     def unpack(cls, number: int, lsn: int, packed: bytes) -> "Row":

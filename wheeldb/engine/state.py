@@ -21,8 +21,8 @@ events in flight had not happened.  The state knows no lock; its owner holds one
 """
 
 from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING
 
-from wheeldb.clock.timekeeper import Anchor
 from wheeldb.engine.columns import Columns
 from wheeldb.engine.hot import HotTable
 from wheeldb.engine.lanes import (
@@ -37,6 +37,9 @@ from wheeldb.engine.undo import ABSENT, Undo
 from wheeldb.events import F
 from wheeldb.index.keys import id_hash
 from wheeldb.index.snapshot import Index, Snapshot
+
+if TYPE_CHECKING:
+    from wheeldb.clock.timekeeper import Anchor
 
 __all__ = (
     "State",
@@ -145,9 +148,8 @@ class State:
         if lsn <= self.forgotten_through:
             return None
         for undo in undos:
-            old = undo.finished.get(lsn, ABSENT)
-            if old is not ABSENT:
-                return old  # type: ignore[return-value]
+            if lsn in undo.finished:
+                return undo.finished[lsn]
         for table in (self.active, self.frozen):
             if table is not None and lsn in table.finished:
                 return table.finished[lsn]

@@ -17,7 +17,7 @@ Ensures, in ``roll_back``, whatever bytecode the change was cut short at:
 from operator import attrgetter
 from typing import TYPE_CHECKING, Final
 
-from wheeldb.engine.row import LEASED, Row
+from wheeldb.engine.row import LEASED, Finished, Row
 from wheeldb.log.frame import LSN_MAX
 
 if TYPE_CHECKING:
@@ -56,7 +56,7 @@ class Undo:
         self.last_lsn = LSN_MAX
         self.rows: dict[int, Row] = {}
         self.ids: dict[str, object] = {}
-        self.finished: dict[int, object] = {}
+        self.finished: dict[int, Finished | None] = {}
         self.finished_ids: dict[str, object] = {}
         self.pending: dict[tuple[str, int], int] = {}
         self.lanes_count = 0
@@ -140,4 +140,3 @@ def _restore(table: dict, before: dict) -> None:  # type: ignore[type-arg]
             table.pop(key, None)
         else:
             table[key] = value
-

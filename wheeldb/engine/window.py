@@ -35,6 +35,7 @@ from wheeldb.events import ELAPSED, WALL
 from wheeldb.wheel import DUE_SHIFT, Wheel
 
 __all__ = (
+    "READY_LOW",
     "Horizon",
     "Window",
     "entry_due",

@@ -1,0 +1,175 @@
+"""Tasks that nobody starts in time end by themselves, also over restarts."""
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from field_helpers import Bench
+
+from wheeldb import NewTask, TaskState
+from wheeldb.engine.engine import Thresholds
+
+START = datetime(2026, 1, 1, tzinfo=UTC)
+
+
+def test_a_due_task_expires_without_a_lease() -> None:
+    with Bench() as bench:
+        bench.db.schedule("report", delay=10, expires=60, id="r")
+        bench.clock.advance(69.999)
+        assert bench.db.poll() == 1
+        task = bench.db.get("r")
+        assert task is not None
+        assert task.state == TaskState.DUE
+        assert bench.db.next_in() == pytest.approx(0.001)
+
+        bench.clock.advance(0.001)
+        bench.db.poll()
+
+        task = bench.db.get("r")
+        assert task is not None
+        assert task.state == TaskState.EXPIRED
+        assert bench.db.history("r")[-1].kind == "expired"
+        statistics = bench.db.statistics()
+        assert (statistics.pending_count, statistics.tasks_expired) == (0, 1)
+        assert bench.db.next_in() is None
+        assert not bench.db.lease()
+
+
+def test_an_instant_counts_from_the_due_time_on() -> None:
+    with Bench() as bench:
+        bench.db.schedule("a", delay=60, expires=START + timedelta(seconds=5), id="a")
+        bench.clock.advance(30)
+        bench.db.poll()
+        task = bench.db.get("a")
+        assert task is not None
+        assert task.state == TaskState.SCHEDULED
+        bench.clock.advance(30)
+        bench.db.poll()
+        task = bench.db.get("a")
+        assert task is not None
+        assert task.state == TaskState.EXPIRED
+
+
+@pytest.mark.parametrize("ending", ["close", "kill", "cut"])
+def test_what_expired_while_nobody_looked_ends_at_the_opening(ending: str) -> None:
+    with Bench() as bench:
+        bench.db.schedule("a", delay=10, expires=60, id="a")
+        bench.clock.advance(20)
+        bench.db.poll()
+        bench.clock.advance(100)
+        if ending == "cut":
+            bench.disk.crash("none")
+            bench.clock.reboot(off=1)
+            bench.open()
+        elif ending == "kill":
+            bench.kill()
+        else:
+            bench.reopen()
+        bench.db.poll()
+        task = bench.db.get("a")
+        assert task is not None
+        assert task.state == TaskState.EXPIRED
+
+
+def test_a_lane_remembers_over_a_checkpoint_that_its_tasks_expire() -> None:
+    with Bench() as bench:
+        bench.db.schedule("a", delay=10, expires=60, id="a")
+        bench.reopen()
+        assert bench.db._engine.state.lanes.expiring
+        bench.clock.advance(100)
+        bench.db.poll()
+        assert bench.db.statistics().tasks_expired == 1
+
+
+def test_lanes_without_an_expiry_are_not_looked_at() -> None:
+    with Bench() as bench:
+        bench.db.schedule_many([NewTask("a", delay=1) for _ in range(10)])
+        bench.db.schedule("b", delay=1, queue="other", expires=5)
+        bench.clock.advance(1)
+        bench.db._engine.advance()
+        assert len(bench.db._engine.window.take_fresh(100)) == 1
+
+
+@pytest.mark.parametrize("by_queue", [True, False])
+def test_what_is_paused_expires_when_it_is_resumed(by_queue: bool) -> None:
+    with Bench() as bench:
+        bench.db.schedule("a", delay=10, expires=60, id="a")
+        bench.clock.advance(11)
+        bench.db.poll()
+        target = {"queue": "default"} if by_queue else {"id": "a"}
+        bench.db.pause(**target)
+        bench.clock.advance(100)
+        bench.db.poll()
+        task = bench.db.get("a")
+        assert task is not None
+        assert task.state == TaskState.PAUSED
+        bench.db.resume(**target)
+        bench.db.poll()
+        task = bench.db.get("a")
+        assert task is not None
+        assert task.state == TaskState.EXPIRED
+
+
+def test_a_running_attempt_does_not_expire_and_its_retry_does() -> None:
+    with Bench() as bench:
+        bench.db.schedule("a", delay=0, expires=60, id="a", lease=1_000)
+        (lease,) = bench.db.lease()
+        bench.clock.advance(100)
+        bench.db.poll()
+        assert lease.task.state == TaskState.LEASED
+        lease.nack("no", retry_in=5)
+        bench.clock.advance(5)
+        bench.db.poll()
+        task = bench.db.get("a")
+        assert task is not None
+        # Counted from the retry's own due time.
+        assert task.state == TaskState.DUE
+        bench.clock.advance(60)
+        bench.db.poll()
+        task = bench.db.get("a")
+        assert task is not None
+        assert task.state == TaskState.EXPIRED
+
+
+def test_a_rescheduled_task_has_the_time_from_its_new_due_time() -> None:
+    with Bench() as bench:
+        bench.db.schedule("a", delay=0, expires=60, id="a")
+        bench.db.poll()
+        bench.db.reschedule("a", delay=50)
+        bench.clock.advance(60)
+        bench.db.poll()
+        task = bench.db.get("a")
+        assert task is not None
+        assert task.state == TaskState.DUE
+
+
+def test_a_flood_expires_although_it_does_not_fit_into_the_window() -> None:
+    with Bench(window_max=100) as bench:
+        bench.db._engine.thresholds = Thresholds(entries=500)
+        for _ in range(4):
+            bench.db.schedule_many(
+                [NewTask("a", delay=1, expires=10) for _ in range(500)]
+            )
+            bench.db.poll()
+        bench.clock.advance(20)
+        for _ in range(200):
+            bench.db.poll()
+        assert bench.db.statistics().tasks_expired == 2_000
+        assert len(bench.db._engine.window) == 0
+
+
+def test_with_the_wall_clock_set_back_it_is_not_expired_any_more() -> None:
+    with Bench() as bench:
+        bench.db.schedule("a", at=START + timedelta(60), expires=60, id="a")
+        bench.clock.set_wall(START + timedelta(60, seconds=30))
+        bench.db.poll()
+        bench.clock.set_wall(START)
+        bench.clock.advance(100)
+        bench.db.poll()
+        task = bench.db.get("a")
+        assert task is not None
+        assert task.state == TaskState.SCHEDULED
+        bench.clock.set_wall(START + timedelta(60, seconds=60))
+        bench.db.poll()
+        task = bench.db.get("a")
+        assert task is not None
+        assert task.state == TaskState.EXPIRED
