@@ -57,7 +57,7 @@ def test_an_author_stands_for_all_events_behind_it() -> None:
     event = pack_event(Kind.ACKED, 1, pack_fields({F.NUMBER: [7]}))
     payload = pack_author("library") + event + event + pack_author("wheel") + event
 
-    assert ["library", "library", "wheel"] == [by for by, _ in iterate_events(payload)]
+    assert [by for by, _ in iterate_events(payload)] == ["library", "library", "wheel"]
 
 
 def test_a_field_of_a_newer_release_is_kept() -> None:
