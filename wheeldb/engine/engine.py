@@ -22,14 +22,7 @@ from wheeldb.clock.hlc import HybridClock
 from wheeldb.clock.timekeeper import Now, Timekeeper
 from wheeldb.disk import Disk
 from wheeldb.engine import refill
-from wheeldb.engine.checkpoint import (
-    DIGESTS_NAME,
-    TABLES_NAME,
-    changes_of,
-    forgotten_rows,
-    freeze,
-    thaw,
-)
+from wheeldb.engine.checkpointing import Checkpoint, Freezing, write_checkpoint
 from wheeldb.engine.commit import Call, Committer, Need
 from wheeldb.engine.decide import Decider
 from wheeldb.engine.digests import Digests
@@ -41,17 +34,16 @@ from wheeldb.engine.names import lookup_id
 from wheeldb.engine.room import NO_ROOM
 from wheeldb.engine.row import Finished, Row
 from wheeldb.engine.state import State
-from wheeldb.engine.tables import pack_tables
 from wheeldb.engine.window import Window
 from wheeldb.errors import StorageFullError
-from wheeldb.events import ELAPSED, WALL, F, Kind, pack_fields
+from wheeldb.events import ELAPSED, WALL, F, Kind
 from wheeldb.index.snapshot import Index, IndexDamaged
 from wheeldb.log.segment import Entropy
 
 if TYPE_CHECKING:
     from wheeldb.engine.caution import Caution
 
-__all__ = ("Checkpoint", "Engine", "Thresholds")
+__all__ = ("Engine", "Thresholds")
 
 _Answer = TypeVar("_Answer")
 
@@ -69,27 +61,6 @@ class Thresholds:
     events: int = 100_000
     log_bytes: int = 16 * 2**20
     quiet_ms: int = 60_000
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Checkpoint:
-    """What a checkpoint came to: its LSN, what it wrote, what the index must hold."""
-
-    lsn: int
-    hlc: int
-    rows: int
-    tables: bytes
-    digests: Digests
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Freezing:
-    """What was true when the hot table was swapped out."""
-
-    lsn: int
-    hlc: int
-    tables: bytes
-    frame_bytes: int
 
 
 class Engine:
@@ -158,7 +129,8 @@ class Engine:
         self.unsynced_ms: int | None = None
         self._settled_lsn = 0
         self.checkpointing = threading.RLock()
-        self._freezing: _Freezing | None = None
+        # The checkpoint that was begun and has not come to its end.
+        self.freezing: Freezing | None = None
         # Asks whoever runs the upkeep to look again: the driver's waiter.
         self.alarm: Callable[[], None] = lambda: None
         # The same if a change needs it, or by some boottime; the lock is held.
@@ -322,7 +294,7 @@ class Engine:
         state = self.state
         state.index = index
         state.active, state.frozen = HotTable(), None
-        self._freezing = None
+        self.freezing = None
         self.digests = digests
         self.checkpoint_lsn = state.last_lsn
         self.index_rebuilds += 1
@@ -524,63 +496,11 @@ class Engine:
             StorageFullError: If there is no room for it; it is tried again later.
         """
         try:
-            return self.mended(self._checkpoint)
+            return self.mended(lambda: write_checkpoint(self))
         except OSError as error:
             if error.errno not in NO_ROOM or isinstance(error, StorageFullError):
                 raise
             raise StorageFullError(error.errno, "no room for a checkpoint") from error
-
-    def _checkpoint(self) -> Checkpoint:
-        with self.checkpointing:
-            freezing = self._freezing or self._freeze()
-            frozen = self.state.frozen
-            assert frozen is not None, "a table was frozen"
-            digests = self.digests.copy()
-            forgotten = forgotten_rows(self.state.index, frozen.forgotten_through)
-            changes = changes_of(frozen, self.state.lanes, digests, forgotten)
-            changes.meta[TABLES_NAME] = freezing.tables
-            changes.meta[DIGESTS_NAME] = pack_fields({F.DIGESTS: digests.stored()})
-            self.state.index.apply(changes)
-            with self.lock:
-                thaw(self.state)
-                self.digests = digests
-                self.checkpoint_lsn = freezing.lsn
-                self._freezing = None
-            self.checkpoints += 1
-            self.checkpoint_frame_bytes = freezing.frame_bytes
-            if self.committer.room.is_kept:
-                # If there is none, the next checkpoint tries again.
-                with contextlib.suppress(OSError):
-                    self.state.index.keep_room()
-        self.note(
-            Kind.CHECKPOINTED,
-            {F.CHECKPOINT: freezing.lsn, F.DIGESTS: digests.stored()},
-            synced=False,
-        )
-        return Checkpoint(
-            lsn=freezing.lsn,
-            hlc=freezing.hlc,
-            rows=len(frozen),
-            tables=freezing.tables,
-            digests=digests,
-        )
-
-    def _freeze(self) -> "_Freezing":
-        committer, state = self.committer, self.state
-        with committer.turn, committer.pen:
-            committer.settle_all()
-            with self.lock:
-                now = self.now()
-                self._freezing = _Freezing(
-                    lsn=state.last_lsn,
-                    hlc=state.last_hlc,
-                    tables=pack_tables(state),
-                    frame_bytes=committer.writer.position.frame_bytes,
-                )
-                if self.keeper.is_owed:
-                    self.unpaid.update(state.active.rows)
-                freeze(state, (now.elapsed_ms, now.wall_ms))
-                return self._freezing
 
 
 def _cannot_mend(index: Index, damage: IndexDamaged) -> None:
