@@ -61,6 +61,8 @@ class Kept:
     fence: int = 0
     until_ms: int = 0
     behind: tuple[str, int] | None = None
+    # Set once another attempt has moved the due time from which it was reckoned.
+    expiry: tuple[str, int] | None = None
     is_cancelled: bool = False
     is_paused: bool = False
     cursor: object = None
@@ -161,9 +163,15 @@ class StoreModel:
         asked = task.asked
         if asked.expires_at_ms is not None:
             return self.wall_ms >= asked.expires_at_ms
-        if asked.expires_ms is not None:
-            return self.now_ms(task.timeline) >= task.due_ms + asked.expires_ms
-        return False
+        expiry = self._expiry(task)
+        return expiry is not None and self.now_ms(expiry[0]) >= expiry[1]
+
+    @staticmethod
+    def _expiry(task: Kept) -> tuple[str, int] | None:
+        """Return when a task expires that has seconds for it."""
+        if task.expiry is None and task.asked.expires_ms is not None:
+            return task.timeline, task.due_ms + task.asked.expires_ms
+        return task.expiry
 
     # Scheduling and changing.
 
@@ -332,7 +340,7 @@ class StoreModel:
         task.fence = 0
         task.error = error
         if task.attempts < task.asked.attempts_max and not task.asked.at_most_once:
-            self._wait(task, ELAPSED, self.elapsed_ms + retry_ms)
+            self._try_again(task, self.elapsed_ms + retry_ms)
         else:
             task.state = "dead"
 
@@ -344,7 +352,7 @@ class StoreModel:
         task.attempts -= 1
         task.state = "scheduled"
         if delay_ms:
-            self._wait(task, ELAPSED, self.elapsed_ms + delay_ms)
+            self._try_again(task, self.elapsed_ms + delay_ms)
 
     def reject(self, number: int, fence: int, reason: str) -> None:
         task = self.held(number, fence)
@@ -373,7 +381,7 @@ class StoreModel:
                 if task.asked.at_most_once or is_used_up:
                     task.state, task.error = "dead", "lease expired"
                 else:
-                    self._wait(task, ELAPSED, self.elapsed_ms)
+                    self._try_again(task, self.elapsed_ms)
 
     def expire(self) -> None:
         """End the due tasks whose expiry has come."""
@@ -394,7 +402,7 @@ class StoreModel:
                 if task.asked.at_most_once or is_used_up:
                     task.state, task.error = "dead", "interrupted"
                 else:
-                    self._wait(task, ELAPSED, self.elapsed_ms)
+                    self._try_again(task, self.elapsed_ms)
 
     def _is_over(self, task: Kept) -> bool:
         """Return whether a cancel or a new due time that waited has the last word."""
@@ -415,6 +423,13 @@ class StoreModel:
     @staticmethod
     def _wait(task: Kept, timeline: str, due_ms: int) -> None:
         task.state, task.timeline, task.due_ms = "scheduled", timeline, due_ms
+        task.expiry = None
+
+    def _try_again(self, task: Kept, due_ms: int) -> None:
+        """Let it wait for another attempt; when it expires stays as it is."""
+        expiry = self._expiry(task)
+        self._wait(task, ELAPSED, due_ms)
+        task.expiry = expiry
 
     def _end(self, task: Kept, state: str, result: object = None) -> None:
         del self.tasks[task.number]

@@ -461,6 +461,58 @@ def test_cancelled_timers_release_memory_and_disk(tmp_path: Path) -> None:
         assert db.check() == []
 
 
+# Expiry.
+
+
+def end_attempt(bench: Bench, lease: wheeldb.Lease, end: str) -> None:
+    """End an attempt so that another one follows."""
+    if end == "nack":
+        lease.nack("no", retry_in=20)
+    elif end == "release":
+        lease.release(20)
+    elif end == "kill":
+        bench.kill()
+    else:
+        bench.clock.advance(lease.remaining)
+        bench.db.poll()
+
+
+@pytest.mark.parametrize("end", ["nack", "release", "kill", "lease runs out"])
+@pytest.mark.parametrize("kind", ["delay", "at"])
+def test_another_attempt_does_not_put_off_the_expiry(
+    bench: Bench, end: str, kind: str
+) -> None:
+    due = {"delay": 10} if kind == "delay" else {"at": START + timedelta(seconds=10)}
+    bench.db.schedule("task", id="known", expires=60, lease=15, **due)
+    bench.clock.advance(10)
+    for passed in (0, 20):
+        bench.clock.advance(passed)
+        leases = bench.db.lease()
+        assert [lease.id for lease in leases] == ["known"]
+        end_attempt(bench, leases[0], end)
+    now = datetime.fromtimestamp(bench.clock.read().wall_ms / 1000, tz=UTC)
+    expired_at = START + timedelta(seconds=70)
+    bench.clock.advance(max((expired_at - now).total_seconds() - 0.001, 0))
+    assert bench.reopen().get("known").state == TaskState.DUE  # type: ignore[union-attr]
+    bench.clock.advance(0.001)
+    bench.db.poll()
+    assert bench.db.lease() == []
+    assert bench.db.get("known").state == TaskState.EXPIRED  # type: ignore[union-attr]
+
+
+def test_another_due_time_puts_off_the_expiry(bench: Bench) -> None:
+    db = bench.db
+    db.schedule("task", id="known", delay=0, expires=60)
+    (lease,) = db.lease()
+    lease.nack("no", retry_in=1)
+    db.reschedule("known", delay=100)
+    bench.clock.advance(159.999)
+    (lease,) = db.lease()
+    lease.release()
+    bench.clock.advance(0.001)
+    assert db.lease() == []
+
+
 # Cancel in every state.
 
 

@@ -204,7 +204,7 @@ def _nacked(state: State, fact: Fact, lsn: int, hlc: int) -> None:
         if due_ms is None:
             new.state = DEAD
         else:
-            _schedule_at(new, ELAPSED, due_ms)  # type: ignore[arg-type]
+            _try_again_at(new, due_ms)  # type: ignore[arg-type]
         state.put(old, new)
 
 
@@ -217,7 +217,7 @@ def _released(state: State, fact: Fact, lsn: int, hlc: int) -> None:
         new.attempts -= 1
         new.state = SCHEDULED
         if due_ms is not None:
-            _schedule_at(new, ELAPSED, due_ms)  # type: ignore[arg-type]
+            _try_again_at(new, due_ms)  # type: ignore[arg-type]
         state.put(old, new)
 
 
@@ -263,7 +263,7 @@ def _cut_short(state: State, fact: Fact, lsn: int, hlc: int) -> None:
             new.state = DEAD
             new.error = fact.fields[F.REASON]  # type: ignore[assignment]
         else:
-            _schedule_at(new, ELAPSED, due_ms)
+            _try_again_at(new, due_ms)
         state.put(old, new)
 
 
@@ -364,9 +364,23 @@ def _changed(state: State, old: Row, lsn: int) -> Row:
 
 
 def _schedule_at(row: Row, timeline: int, due_ms: int) -> None:
+    """Give a task a due time of its own; what it expires after counts from there."""
     row.state = SCHEDULED
     row.timeline = timeline
     row.due_ms = due_ms
+    match row.options.get(F.EXPIRES):
+        case [_, _, expires_ms]:
+            row.options = {**row.options, F.EXPIRES: expires_ms}
+
+
+def _try_again_at(row: Row, due_ms: int) -> None:
+    """Give a task another attempt; when it expires stays as it is."""
+    expires_ms, expired_at = row.options.get(F.EXPIRES), row.expired_at()
+    row.state = SCHEDULED
+    row.timeline = ELAPSED
+    row.due_ms = due_ms
+    if type(expires_ms) is int and expired_at is not None:
+        row.options = {**row.options, F.EXPIRES: [*expired_at, expires_ms]}
 
 
 def _end_attempt(

@@ -161,6 +161,9 @@ class Row:
             return None
         if type(expires) is int:
             return self.timeline, self.due_ms + expires
+        if len(expires) == 3:  # type: ignore[arg-type]
+            # Another attempt moved the due time: this was reckoned from the one before.
+            return expires[0], expires[1]  # type: ignore[index]
         return 1, expires[0]  # type: ignore[index]
 
     def pack(self, *, coarse: bool = False) -> bytes:
