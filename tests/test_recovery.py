@@ -435,8 +435,9 @@ def test_a_damaged_snapshot_still_proves_what_was_durable() -> None:
     cut(disk, path, end)
     flip(disk, newest, 4_200)
 
-    with pytest.raises(CorruptionError, match="known to have been durable"):
-        open_store(disk, clock)
+    for readonly in (True, False):
+        with pytest.raises(CorruptionError, match="known to have been durable"):
+            open_store(disk, clock, readonly=readonly)
 
 
 def test_a_log_that_ends_below_a_clean_close_is_refused_again_and_again() -> None:

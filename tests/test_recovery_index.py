@@ -321,6 +321,20 @@ def test_a_vouch_ends_with_the_boot_and_the_place(
     assert not vouch.is_good(clock, place)
 
 
+def test_a_vouch_of_a_clean_close_goes_with_the_inode(
+    disk: CrashableDisk, clock: ManualClock
+) -> None:
+    open_store(disk, clock).close()
+    vouch = read_vouch(disk, Layout(path=STORE))
+    assert vouch is not None
+    device, inode = vouch.place
+    clock.reboot()
+
+    # A device may have another number after a reboot.
+    assert vouch.is_good(clock, (device + 1, inode))
+    assert not vouch.is_good(clock, (device, inode + 1))
+
+
 # The real thing.
 
 
@@ -391,6 +405,22 @@ def test_a_refusal_leaves_even_a_bad_index_where_it_is(
 
     assert (tmp_path / "s/index/data.mdb").read_bytes() == index
     assert list((tmp_path / "s/aside").iterdir()) == []
+
+
+def test_a_refusal_lets_go_of_a_sound_index(tmp_path: Path, clock: ManualClock) -> None:
+    path = tmp_path / "s"
+    wheeldb.open(path, clock=clock, driver=False, reserve=False).close()
+    segment = max((path / "log").glob("*.seg"))
+    sound = segment.read_bytes()
+    damaged = bytearray(sound)
+    damaged[4_096 + 70] ^= 1
+    segment.write_bytes(damaged)
+    with pytest.raises(wheeldb.CorruptionError):
+        wheeldb.open(path, clock=clock, driver=False, reserve=False)
+    segment.write_bytes(sound)
+
+    with wheeldb.open(path, clock=clock, driver=False, reserve=False) as db:
+        assert db.recovery.index.startswith("used")
 
 
 def test_a_sound_lmdb_file_is_verified_and_used(

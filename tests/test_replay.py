@@ -282,6 +282,24 @@ def test_sectors_that_answer_eio(disk: CrashableDisk, clock: ManualClock) -> Non
     assert 280 <= len(ids_of(db)) < 300
 
 
+def test_a_file_that_can_not_be_read_at_all(
+    disk: CrashableDisk, clock: ManualClock
+) -> None:
+    filled(disk, clock)
+    disk.kill()
+    path = segments_of(disk)[1]
+    size = len(read(disk, path))
+    disk.fail("pread", errno.EIO, forever=True, path=path)
+
+    report, db = salvaged(disk, clock)
+
+    texts = [text for text in report.dropped if path in text]
+    assert f"{path}: bytes 0–{size}: the medium cannot read them" in texts[0]
+    assert len(texts) == 3, "its bytes, its header, its frames"
+    assert len({text.rpartition("; ")[2] for text in texts}) == 1
+    assert 100 < len(ids_of(db)) < 200
+
+
 @pytest.mark.parametrize("segment", [0, 1, -1])
 def test_a_lost_segment_header_costs_nothing(
     disk: CrashableDisk, clock: ManualClock, segment: int
