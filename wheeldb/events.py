@@ -35,6 +35,7 @@ what they do to the state.
 
 from collections.abc import Iterator
 from enum import IntEnum
+from functools import lru_cache
 from typing import NamedTuple
 
 import msgpack
@@ -254,12 +255,18 @@ def unpack_fields(packed: bytes) -> dict[int, object]:
 
 def pack_event(kind: int, count: int, fields: bytes) -> bytes:
     """Return the bytes of one event, whose fields are packed already."""
-    head = msgpack.packb(count)
-    assert isinstance(head, bytes)
+    return _head(kind, count) + fields
+
+
+@lru_cache(maxsize=256)
+def _head(kind: int, count: int) -> bytes:
+    packed = msgpack.packb(count)
+    assert isinstance(packed, bytes)
     # 0x93 opens an array of three; every kind is below 128 and so its own byte.
-    return b"\x93" + kind.to_bytes(1, "big") + head + fields
+    return b"\x93" + kind.to_bytes(1, "big") + packed
 
 
+@lru_cache(maxsize=256)
 def pack_author(by: str) -> bytes:
     """Return the bytes that open a frame's payload: who caused what follows."""
     packed = msgpack.packb(by)
