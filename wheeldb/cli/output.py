@@ -38,7 +38,7 @@ def say(text: str) -> None:
 
 
 def plain(value: object) -> object:
-    """Return a value as JSON can hold it; dataclasses become objects."""
+    """Return a value as JSON can hold it; what has fields becomes an object."""
     if value is None or isinstance(value, bool):
         return value
     if isinstance(value, Enum):
@@ -53,18 +53,29 @@ def plain(value: object) -> object:
         return value.total_seconds()
     if isinstance(value, bytes | bytearray | memoryview):
         return {"$bytes": base64.b64encode(value).decode("ascii")}
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return {
-            field.name: plain(getattr(value, field.name))
-            for field in dataclasses.fields(value)
-        }
-    if isinstance(value, Mapping):
-        return {str(key): plain(item) for key, item in value.items()}
+    fields = _fields_of(value)
+    if fields is not None:
+        return {name: plain(item) for name, item in fields.items()}
     if isinstance(value, Sequence | set | frozenset):
         return [plain(item) for item in value]
     if isinstance(value, PurePath):
         return str(value)
     return repr(value)
+
+
+def _fields_of(value: object) -> dict[str, object] | None:
+    """Return the fields of a dataclass, named tuple or mapping, ``None`` for others."""
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {
+            field.name: getattr(value, field.name)
+            for field in dataclasses.fields(value)
+        }
+    if isinstance(value, tuple) and hasattr(value, "_asdict"):
+        fields: dict[str, object] = value._asdict()
+        return fields
+    if isinstance(value, Mapping):
+        return {str(key): item for key, item in value.items()}
+    return None
 
 
 def print_json(value: object) -> None:
@@ -131,22 +142,14 @@ def _print_row(cells: Sequence[str], widths: Sequence[int]) -> None:
 
 
 def print_fields(value: object, indent: str = "") -> None:
-    """Print the fields of a dataclass or mapping, one a line, nested ones indented."""
-    fields: Mapping[str, object]
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        fields = {
-            field.name: getattr(value, field.name)
-            for field in dataclasses.fields(value)
-        }
-    elif isinstance(value, Mapping):
-        fields = {str(key): item for key, item in value.items()}
-    else:
+    """Print what has fields, one a line, nested ones indented; others as they are."""
+    fields = _fields_of(value)
+    if fields is None:
         print(f"{indent}{shown(value)}")
         return
     width = max((len(name) for name in fields), default=0)
     for name, item in fields.items():
-        is_nested = isinstance(item, Mapping) or dataclasses.is_dataclass(item)
-        if is_nested and plain(item):
+        if _fields_of(item):
             print(f"{indent}{name}")
             print_fields(item, indent + "  ")
         else:

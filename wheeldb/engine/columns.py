@@ -150,6 +150,10 @@ class Columns:
         """Return the due time of one task, in ms on its timeline."""
         return self.dues if type(self.dues) is int else self.dues[position]  # type: ignore[index]
 
+    def id(self, position: int) -> str | None:
+        """Return the id that a caller gave to one task."""
+        return self.ids[position] if self.ids is not None else None
+
     def timeline(self, position: int) -> int:
         """Return the timeline of one task."""
         timelines = self.timelines
@@ -231,6 +235,6 @@ class Columns:
             self.timeline(position),
             self.due(position),
             self.created_ms,
-            id=self.ids[position] if self.ids is not None else None,
+            id=self.id(position),
             options=options,
         )

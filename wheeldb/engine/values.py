@@ -20,6 +20,7 @@ from wheeldb.engine.row import (
     SCHEDULED,
     Finished,
     Row,
+    generated_id,
     headers_of,
 )
 from wheeldb.events import WALL, F
@@ -57,10 +58,9 @@ class Presenter:
         """Return where a task is."""
         if row.state != SCHEDULED:
             return _STATES[row.state]
-        if row.paused or row.queue in paused_queues:
+        if row.paused:
             return TaskState.PAUSED
-        now_ms = now.wall_ms if row.timeline == WALL else now.elapsed_ms
-        return TaskState.DUE if row.due_ms <= now_ms else TaskState.SCHEDULED
+        return _waiting_state(row.timeline, row.due_ms, row.queue, now, paused_queues)
 
     def task(
         self, kept: Row | Finished, now: Now, paused_queues: frozenset[str]
@@ -118,14 +118,39 @@ class Presenter:
         else:
             state, task_id = TaskState(kept.state), kept.id
         return Receipt(
-            id=task_id,
-            due_at=due_at,
-            lsn=kept.lsn,
-            created=created,
-            state=state,
-            version=kept.version,
-            durability=durability,
+            task_id, due_at, kept.lsn, created, state, kept.version, durability
         )
+
+    def receipt_for_new(
+        self,
+        columns: Columns,
+        position: int,
+        now: Now,
+        paused_queues: frozenset[str],
+        durability: str,
+    ) -> Receipt:
+        """Return the receipt for a task as it was scheduled, without making its row."""
+        number = columns.first + position
+        timeline, queue, _ = columns.lane_key(position)
+        due_ms = columns.due(position)
+        return Receipt(
+            columns.id(position) or generated_id(number),
+            self.due_at(timeline, due_ms),
+            number,
+            True,
+            _waiting_state(timeline, due_ms, queue, now, paused_queues),
+            columns.options(position).get(F.VERSION, 0),  # type: ignore[arg-type]
+            durability,
+        )
+
+
+def _waiting_state(
+    timeline: int, due_ms: int, queue: str, now: Now, paused_queues: frozenset[str]
+) -> TaskState:
+    if queue in paused_queues:
+        return TaskState.PAUSED
+    now_ms = now.wall_ms if timeline == WALL else now.elapsed_ms
+    return TaskState.DUE if due_ms <= now_ms else TaskState.SCHEDULED
 
 
 def _finished_task(kept: Finished) -> Task:
@@ -192,18 +217,22 @@ class Receipts(Sequence[Receipt]):
     def __getitem__(self, position: int | slice) -> Receipt | list[Receipt]:
         if isinstance(position, slice):
             return [self[index] for index in range(*position.indices(len(self)))]
-        if position < 0:
-            position += len(self)
-        if not 0 <= position < len(self):
-            raise IndexError(f"receipt {position} of {len(self)}")
-        standing = self._scheduled.standing.get(position)
-        if standing is None:
-            index = position if self._index_of is None else self._index_of[position]
-            columns = self._scheduled.columns
-            assert isinstance(columns, Columns), "what does not stand was scheduled"
-            standing = (columns.row_at(index), True)
-        return self._presenter.receipt(
-            *standing, self._scheduled.now, self._paused_queues, self._durability
+        scheduled = self._scheduled
+        count = scheduled.count
+        if not -count <= position < count:
+            raise IndexError(f"receipt {position} of {count}")
+        position %= count
+        now, paused_queues = scheduled.now, self._paused_queues
+        standing = scheduled.standing.get(position)
+        if standing is not None:
+            return self._presenter.receipt(
+                *standing, now, paused_queues, self._durability
+            )
+        columns = scheduled.columns
+        assert columns is not None, "what does not stand was scheduled"
+        index = position if self._index_of is None else self._index_of[position]
+        return self._presenter.receipt_for_new(
+            columns, index, now, paused_queues, self._durability
         )
 
     def __iter__(self) -> Iterator[Receipt]:
