@@ -54,6 +54,9 @@ def take(
             rows = _lease(access, queues, limit, wanted)
             if rows:
                 return _hand_out(access, rows)
+            if engine.advance():
+                # What was ready was stale, and hid what is loaded now.
+                continue
         if not may_wait or not engine.wait_for_ready(ticket, deadline_ms):
             return Leases(access, [])
 

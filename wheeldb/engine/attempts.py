@@ -93,22 +93,26 @@ def lease(
 
 
 def _best_lane(decider: Decider, lanes: list[int]) -> int | None:
+    """Return the lane from which to take next, ``None`` to end the lease here."""
     best: tuple[int, int, int, int] | None = None
     window, now = decider.window, decider.now
     for lane in lanes:
         entry = window.first_ready(lane)
         if entry is not None:
-            timeline, _, priority = window.lanes.key(lane)
-            now_ms = now.elapsed_ms if timeline == ELAPSED else now.wall_ms
-            key = (
-                priority,
-                entry_due(entry) - now_ms,
-                entry_number(entry),
-                lane,
-            )
-            if best is None or key < best:
-                best = key
-    return None if best is None else best[3]
+            due_ms, number = entry_due(entry), entry_number(entry)
+        elif lane in window.horizons:
+            due_ms, number = window.horizons[lane]
+        else:
+            continue
+        timeline, _, priority = window.lanes.key(lane)
+        now_ms = now.elapsed_ms if timeline == ELAPSED else now.wall_ms
+        key = (priority, due_ms - now_ms, number, lane)
+        if due_ms <= now_ms and (best is None or key < best):
+            best = key
+    if best is None or window.first_ready(best[3]) is None:
+        # Where the best lane goes on is not loaded yet; nobody may overtake it.
+        return None
+    return best[3]
 
 
 def _is_current(decider: Decider, row: Row, entry: int, lane: int) -> bool:
