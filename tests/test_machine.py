@@ -1,9 +1,9 @@
 """The store against the plain model, call by call, through kills and power cuts.
 
-`StoreMachine` walks: calls of the public interface, moves of the clock, accidents. After
-each step all that can be seen is compared. A power cut takes what was not durable, in
-the order of the log; so the machine remembers the model as it was after each event, and
-finds the moment to which the store has come back.
+`StoreMachine` walks: calls of the public interface, moves of the clock, accidents.
+After each step all that can be seen is compared. A power cut takes what was not
+durable, in the order of the log; so the machine remembers the model as it was after
+each event, and finds the moment to which the store has come back.
 """
 
 from collections.abc import Callable, Sequence
