@@ -82,6 +82,8 @@ class Ended:
     result: object
     # Set when the store has shown it.
     finished_ms: int | None = None
+    # Whether its retention was over once: it may have been forgotten then.
+    was_old: bool = False
 
 
 @dataclass(slots=True)
@@ -111,6 +113,10 @@ class StoreModel:
         self.elapsed_ms = now.elapsed_ms
         self.wall_ms = now.wall_ms
         self.boottime_ms = now.boottime_ms
+        for ended in self.ended.values():
+            if ended.finished_ms is not None:
+                age_ms = self.wall_ms - ended.finished_ms
+                ended.was_old = ended.was_old or age_ms >= self.retention_ms
 
     # What is there.
 

@@ -836,6 +836,10 @@ class StoreMachine(RuleBasedStateMachine):
                 continue
             one = self.db.get(task_id)
             ended = model.remembered(task_id)
+            if ended is not None and ended.was_old and one is None:
+                # The wall clock was set back, and can't bring back what is forgotten.
+                del model.ended[task_id]
+                continue
             found = None
             if one is not None:
                 found = (
