@@ -87,8 +87,11 @@ def test_a_step_moves_the_wall_timeline_alone(step_ms: int) -> None:
 
 def test_the_shift_is_counted_from_the_last_anchor() -> None:
     keeper = opened(Reading(WALL_MS, 0))
-    keeper.anchor(Reading(WALL_MS + 100 + 60_000, 100))
+    stepped = Reading(WALL_MS + 100 + 60_000, 100)
+    assert keeper.now(stepped).shift_ms == 60_000
+    keeper.anchor(stepped)
 
+    assert keeper.now(stepped).shift_ms == 0
     assert keeper.now(Reading(WALL_MS + 200 + 60_000, 200)).shift_ms == 0
     assert keeper.now(Reading(WALL_MS + 300, 300)).shift_ms == -60_000
 

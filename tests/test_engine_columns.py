@@ -13,18 +13,27 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as some
 
+from wheeldb.clock.timekeeper import Now
 from wheeldb.engine.checkpoint import changes_of
 from wheeldb.engine.columns import Columns
 from wheeldb.engine.digests import Digests
 from wheeldb.engine.hot import HotTable
 from wheeldb.engine.lanes import Lanes
-from wheeldb.engine.moment import Moment
 from wheeldb.engine.request import Limits, build
 from wheeldb.events import unpack_fields
 from wheeldb.index.changes import encode
 from wheeldb.model import NewTask
 
-NOW = Moment(5_000, 1_800_000_000_000, 1)
+NOW = Now(
+    elapsed_ms=5_000,
+    wall_ms=1_800_000_000_000,
+    boottime_ms=5_000,
+    session_ms=5_000,
+    trust="assumed",
+    reason="",
+    shift_ms=0,
+    cut_ms=1,
+)
 LIMITS = Limits(payload_bytes_max=2_000, batch_max=1_000)
 FIRST = 4_711
 

@@ -14,7 +14,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as some
 
-from wheeldb.engine.moment import DUE_MS_MAX, Moment, delay_ms, instant_ms, span_ms
+from wheeldb.clock.timekeeper import Now
+from wheeldb.engine.moment import DUE_MS_MAX, delay_ms, instant_ms, span_ms
 from wheeldb.engine.names import judge_id, judge_text, lookup_id
 from wheeldb.engine.request import Limits, Request, build
 from wheeldb.errors import PayloadTooLarge
@@ -22,7 +23,16 @@ from wheeldb.events import ELAPSED, WALL, F
 from wheeldb.model import Fixed, Linear, NewTask, Retry
 from wheeldb.payload import unpack_payload
 
-NOW = Moment(5_000, 1_800_000_000_000, 1)
+NOW = Now(
+    elapsed_ms=5_000,
+    wall_ms=1_800_000_000_000,
+    boottime_ms=5_000,
+    session_ms=5_000,
+    trust="assumed",
+    reason="",
+    shift_ms=0,
+    cut_ms=1,
+)
 LIMITS = Limits(payload_bytes_max=200, batch_max=1_000)
 INSTANT = datetime(2027, 3, 1, 2, 30, tzinfo=UTC)
 
@@ -138,11 +148,13 @@ class TestColumns:
 
 class TestDigest:
     def test_the_same_call_later_has_the_same(self) -> None:
-        def digest_at(now: Moment) -> object:
+        def digest_at(now: Now) -> object:
             task = NewTask("a", {"b": 1}, delay=5, id="x", priority=2)
             return build([task], now, LIMITS, many=False).columns.digests
 
-        assert digest_at(NOW) == digest_at(Moment(99_000, 1, 0))
+        assert digest_at(NOW) == digest_at(
+            NOW._replace(elapsed_ms=99_000, wall_ms=1, cut_ms=0)
+        )
 
     @pytest.mark.parametrize(
         "other",

@@ -135,10 +135,7 @@ class Access:
             raise ValueError(
                 f"{len(tasks)} tasks in one call; batch_max is {self.limits.batch_max}"
             )
-        moment = self.engine.moment()
-        request = build(tasks, moment, self.limits, many=many)
-        request.offset_ms = moment.offset_ms
-        return request
+        return build(tasks, self.engine.now(), self.limits, many=many)
 
     def schedule(self, request: Request) -> Scheduled:
         """Commit a request."""
@@ -170,19 +167,17 @@ class Access:
             if due_ms > DUE_MS_MAX:
                 raise ValueError(f"{at!r} lies behind the year 9999")
             return lambda decider: (WALL, due_ms)
-        moment = self.engine.moment()
+        now = self.engine.now()
         wait_ms = delay_ms(delay)
-        due_ms = moment.elapsed_ms
+        due_ms = now.elapsed_ms
         if wait_ms:
-            due_ms += wait_ms + moment.cut_ms
+            due_ms += wait_ms + now.cut_ms
         if due_ms > DUE_MS_MAX:
             raise ValueError(f"a delay of {delay!r} ends behind the year 9999")
-        since_boot_ms = due_ms - moment.offset_ms
+        since_boot_ms = due_ms - now.offset_ms
 
         def of(decider: Decider) -> tuple[int, int]:
-            now = decider.now
-            offset_ms = now.elapsed_ms - now.boottime_ms
-            return ELAPSED, min(since_boot_ms + offset_ms, DUE_MS_MAX)
+            return ELAPSED, min(since_boot_ms + decider.now.offset_ms, DUE_MS_MAX)
 
         return of
 

@@ -52,7 +52,7 @@ def schedule(decider: Decider, request: Request) -> Scheduled:
         TaskExists, StaleVersion, QueueFull: As ``if_exists`` and ``version`` say.
     """
     now, columns = decider.now, request.columns
-    request.catch_up(now.elapsed_ms - now.boottime_ms)
+    request.catch_up(now.offset_ms)
     result = Scheduled(columns.count, now)
     if columns.ids is None:
         _require_room(decider, columns)

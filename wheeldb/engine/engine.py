@@ -29,7 +29,6 @@ from wheeldb.engine.digests import Digests
 from wheeldb.engine.fold import Fact
 from wheeldb.engine.hot import HotTable
 from wheeldb.engine.lateness import Lateness
-from wheeldb.engine.moment import Moment
 from wheeldb.engine.names import lookup_id
 from wheeldb.engine.room import NO_ROOM
 from wheeldb.engine.row import Finished, Row
@@ -146,18 +145,6 @@ class Engine:
         """
         with self.lock:
             return self.keeper.now(self.clock.read())
-
-    def moment(self) -> Moment:
-        """Return now as a caller's thread sees it, to reckon due times from."""
-        with self.lock:
-            reading = self.clock.read()
-            now = self.keeper.now(reading)
-        return Moment(
-            now.elapsed_ms,
-            now.wall_ms,
-            reading.cut_ms,
-            now.elapsed_ms - now.boottime_ms,
-        )
 
     def reading(self) -> Reading:
         """Return the clocks themselves."""

@@ -11,9 +11,8 @@ It reads no clock.
 
 import math
 from datetime import UTC, datetime, timedelta
-from typing import NamedTuple
 
-__all__ = ("DUE_MS_MAX", "Moment", "delay_ms", "instant_ms", "round_up_ms", "span_ms")
+__all__ = ("DUE_MS_MAX", "delay_ms", "instant_ms", "round_up_ms", "span_ms")
 
 # The last millisecond of the year 9999.
 DUE_MS_MAX = 253_402_300_799_999
@@ -24,18 +23,6 @@ _SLIP_MS = 5e-7
 
 _MILLISECOND = timedelta(milliseconds=1)
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-
-
-class Moment(NamedTuple):
-    """Now on both timelines, and the millisecond that rounding cut off.
-
-    ``offset_ms`` is elapsed time less boottime: it changes when off-time is added.
-    """
-
-    elapsed_ms: int
-    wall_ms: int
-    cut_ms: int
-    offset_ms: int = 0
 
 
 def span_ms(seconds: object, what: str) -> int:
@@ -80,7 +67,7 @@ def delay_ms(seconds: object) -> int:
     wait_ms = span_ms(seconds, "delay")
     if wait_ms > DUE_MS_MAX:
         raise ValueError(f"a delay of {seconds!r} ends behind the year 9999")
-    return max(wait_ms, 0)
+    return wait_ms if wait_ms > 0 else 0
 
 
 def instant_ms(instant: object, what: str) -> int:

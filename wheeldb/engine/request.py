@@ -23,10 +23,10 @@ from typing import NamedTuple, TypeVar
 
 import msgpack
 
+from wheeldb.clock.timekeeper import Now
 from wheeldb.engine.columns import Columns
 from wheeldb.engine.moment import (
     DUE_MS_MAX,
-    Moment,
     delay_ms,
     instant_ms,
     round_up_ms,
@@ -65,13 +65,17 @@ class Request:
     __slots__ = ("columns", "durability", "if_exists", "offset_ms", "packed", "size")
 
     def __init__(
-        self, columns: Columns, if_exists: list[str] | str, durability: str | None
+        self,
+        columns: Columns,
+        if_exists: list[str] | str,
+        durability: str | None,
+        offset_ms: int,
     ) -> None:
         self.columns = columns
         self.if_exists = if_exists
         self.durability = durability
         # Of the moment from which its delays were reckoned.
-        self.offset_ms: int | None = None
+        self.offset_ms = offset_ms
         # Without ids nothing about them depends on the state: packed right away.
         self.packed = columns.pack() if columns.ids is None else None
         # How many bytes it adds to a frame, at most.
@@ -87,12 +91,14 @@ class Request:
     @property
     def ids(self) -> list[str]:
         """The ids that callers gave."""
-        ids = self.columns.ids or ()
+        ids = self.columns.ids
+        if ids is None:
+            return []
         return [task_id for task_id in ids if task_id is not None]
 
     def catch_up(self, offset_ms: int) -> None:
         """Move its delays along if off-time was added since they were reckoned."""
-        late_ms = offset_ms - (offset_ms if self.offset_ms is None else self.offset_ms)
+        late_ms = offset_ms - self.offset_ms
         if late_ms > 0:
             self.offset_ms = offset_ms
             self.columns.move_delays(late_ms)
@@ -131,9 +137,7 @@ def _size(columns: Columns) -> int:
     return size
 
 
-def build(
-    tasks: Sequence[NewTask], moment: Moment, limits: Limits, *, many: bool
-) -> Request:
+def build(tasks: Sequence[NewTask], now: Now, limits: Limits, *, many: bool) -> Request:
     """Return the request that ``tasks`` make.
 
     Raises:
@@ -145,14 +149,14 @@ def build(
         With ``many``, the error's ``index`` tells which task it was.
     """
     if len(tasks) > 1:
-        columns = _plain_columns(tasks, moment, limits)
+        columns = _plain_columns(tasks, now, limits)
         if columns is not None:
-            return Request(columns, "same", None)
+            return Request(columns, "same", None, now.offset_ms)
     judged: list[_Judged] = []
     size = 0
     try:
         for task in tasks:
-            one = _judge(task, moment, limits.payload_bytes_max)
+            one = _judge(task, now, limits.payload_bytes_max)
             size += len(one.payload)
             judge_size(size)
             judged.append(one)
@@ -161,11 +165,11 @@ def build(
             error.index = len(judged)  # type: ignore[union-attr]
             error.add_note(f"in task {len(judged)} of the call")
         raise
-    return _request(judged)
+    return _request(judged, now.offset_ms)
 
 
 def _plain_columns(
-    tasks: Sequence[NewTask], moment: Moment, limits: Limits
+    tasks: Sequence[NewTask], now: Now, limits: Limits
 ) -> Columns | None:
     """Return the columns of tasks that are all plain, as the careful way makes them.
 
@@ -191,8 +195,8 @@ def _plain_columns(
     payloads = pack_flat([task.payload for task in tasks], limits.payload_bytes_max)
     if payloads is None or sum(map(len, payloads)) > REQUEST_BYTES_MAX:
         return None
-    now_ms = moment.elapsed_ms
-    base_ms = now_ms + moment.cut_ms
+    now_ms = now.elapsed_ms
+    base_ms = now_ms + now.cut_ms
     if base_ms + max(waits_ms) > DUE_MS_MAX:
         return None
     dues = [base_ms + wait_ms if wait_ms > 0 else now_ms for wait_ms in waits_ms]
@@ -209,14 +213,14 @@ class _Judged(NamedTuple):
     payload: bytes
     due_ms: int
     timeline: int
-    id: str | None
-    digest: bytes | None
-    fields: dict[int, object] | None
-    if_exists: str
-    durability: str | None
+    id: str | None = None
+    digest: bytes | None = None
+    fields: dict[int, object] | None = None
+    if_exists: str = "same"
+    durability: str | None = None
 
 
-def _judge(task: NewTask, moment: Moment, payload_bytes_max: int) -> _Judged:
+def _judge(task: NewTask, now: Now, payload_bytes_max: int) -> _Judged:
     if type(task) is not NewTask:
         raise TypeError(f"a {type(task).__name__} is not a NewTask")
     options = task.options
@@ -230,13 +234,13 @@ def _judge(task: NewTask, moment: Moment, payload_bytes_max: int) -> _Judged:
         due_ms = given_ms
     else:
         timeline, given_ms = ELAPSED, delay_ms(delay)
-        due_ms = moment.elapsed_ms
+        due_ms = now.elapsed_ms
         if given_ms:
-            due_ms += given_ms + moment.cut_ms
+            due_ms += given_ms + now.cut_ms
     if due_ms > DUE_MS_MAX:
         raise ValueError(f"the due time lies behind the year 9999: {task!r:.200}")
     if len(options) == 1:  # the due time
-        return _Judged(name, packed, due_ms, timeline, None, None, None, "same", None)
+        return _Judged(name, packed, due_ms, timeline)
     task_id, if_exists, durability = _judge_terms(options)
     fields = _fields_of(options)
     digest = None
@@ -255,10 +259,23 @@ def _judge(task: NewTask, moment: Moment, payload_bytes_max: int) -> _Judged:
     )
 
 
-def _request(judged: list[_Judged]) -> Request:
+def _request(judged: list[_Judged], offset_ms: int) -> Request:
     """Return what was judged as one request, columns folded."""
     if not judged:
-        return Request(Columns([], [], []), "same", None)
+        return Request(Columns([], [], []), "same", None, offset_ms)
+    if len(judged) == 1:
+        (one,) = judged
+        columns = Columns(
+            one.name,
+            [one.payload],
+            one.due_ms,
+            one.timeline,
+            None if one.id is None else [one.id],
+            one.fields,
+            None,
+            None if one.id is None else [one.digest],
+        )
+        return Request(columns, one.if_exists, one.durability, offset_ms)
     names, payloads, dues, timelines, ids, digests, fields, if_exists, durabilities = (
         map(list, zip(*judged, strict=True))
     )
@@ -281,7 +298,7 @@ def _request(judged: list[_Judged]) -> Request:
         durability = "fsync"
     elif durabilities.count("written") == len(durabilities):
         durability = "written"
-    return Request(columns, _fold(if_exists), durability)
+    return Request(columns, _fold(if_exists), durability, offset_ms)
 
 
 def _judge_terms(options: Mapping[str, object]) -> tuple[str | None, str, str | None]:
