@@ -41,7 +41,7 @@ class Lanes:
         self.numbers: dict[tuple[int, str, int], int] = {}
         self.keys: list[tuple[int, str, int]] = []
         # Lanes that have held a task with an expiry: only there is one looked for.
-        self.expiring: set[int] = set()
+        self.expiring: frozenset[int] = frozenset()
 
     def number(self, key: tuple[int, str, int]) -> int:
         """Return the lane of a key, the next free one if it has none yet."""
@@ -63,6 +63,12 @@ class Lanes:
         ]
         return [lane for _, lane in sorted(lanes)]
 
+    def note_expiry(self, lane: int) -> None:
+        """Note that a lane has a task with an expiry."""
+        if lane not in self.expiring:
+            # A new set: an undo puts the old one back.
+            self.expiring |= {lane}
+
     def stored(self) -> list[list[object]]:
         """Return them as they stand among the store's tables."""
         return [
@@ -75,7 +81,7 @@ class Lanes:
         for timeline, queue, priority, *expires in stored:
             lane = self.number((timeline, queue, priority))  # type: ignore[arg-type]
             if expires:
-                self.expiring.add(lane)
+                self.note_expiry(lane)
 
     def cut(self, count: int) -> None:
         """Forget all but the first ``count`` lanes."""
@@ -83,9 +89,6 @@ class Lanes:
             # An interrupted `number` may have left either half undone.
             self.numbers.pop(key, None)
         del self.keys[count:]
-        self.expiring.difference_update(
-            [lane for lane in self.expiring if lane >= LANE_FIRST + count]
-        )
 
     def of_row(self, row: Row) -> int:
         """Return the lane in which a row's due key lies."""

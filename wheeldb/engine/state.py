@@ -217,14 +217,14 @@ class State:
             self._count(queue, SCHEDULED, count)
             lane = self.lanes.number((timeline, queue, priority))
             if F.EXPIRES in columns.shared:
-                self.lanes.expiring.add(lane)
+                self.lanes.note_expiry(lane)
         else:
             for position in range(count):
                 lane_key = columns.lane_key(position)
                 self._count(lane_key[1], SCHEDULED, 1)
                 lane = self.lanes.number(lane_key)
                 if F.EXPIRES in columns.options(position):
-                    self.lanes.expiring.add(lane)
+                    self.lanes.note_expiry(lane)
         size = sum(map(len, columns.payloads))
         self.payload_bytes += size
         active.payload_bytes += size
@@ -248,7 +248,7 @@ class State:
             self.leased.pop(new.number, None)
         lane = self.lanes.of_row(new)
         if lane >= LANE_FIRST and F.EXPIRES in new.options:
-            self.lanes.expiring.add(lane)
+            self.lanes.note_expiry(lane)
         if self.touched is not None:
             self.touched.append((old, new))
 

@@ -38,6 +38,7 @@ class Undo:
     """The values that a group of events replaced."""
 
     __slots__ = (
+        "expiring",
         "finished",
         "finished_ids",
         "first_lsn",
@@ -60,6 +61,7 @@ class Undo:
         self.finished_ids: dict[str, object] = {}
         self.pending: dict[tuple[str, int], int] = {}
         self.lanes_count = 0
+        self.expiring: frozenset[int] = frozenset()
         self.touched_count = 0
         # The state's own attributes that events replace rather than change.
         self.tables: tuple[object, ...] = ()
@@ -89,6 +91,7 @@ def mark(state: "State") -> Undo:
     undo.tables = _read_replaced(state)
     undo.pending = state.pending.copy()
     undo.lanes_count = len(state.lanes.keys)
+    undo.expiring = state.lanes.expiring
     undo.touched_count = len(state.touched) if state.touched is not None else 0
     return undo
 
@@ -114,6 +117,7 @@ def roll_back(state: "State", undo: Undo) -> None:
     _restore(active.finished_ids, undo.finished_ids)
     state.pending = undo.pending.copy()
     state.lanes.cut(undo.lanes_count)
+    state.lanes.expiring = undo.expiring
     if state.touched is not None:
         del state.touched[undo.touched_count :]
     for name, value in zip(_REPLACED, undo.tables, strict=True):
