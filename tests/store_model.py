@@ -98,6 +98,7 @@ class StoreModel:
     elapsed_ms: int = 0
     wall_ms: int = 0
     boottime_ms: int = 0
+    is_believed: bool = True
 
     def copy(self) -> "StoreModel":
         """Return an independent copy."""
@@ -113,8 +114,9 @@ class StoreModel:
         self.elapsed_ms = now.elapsed_ms
         self.wall_ms = now.wall_ms
         self.boottime_ms = now.boottime_ms
+        self.is_believed = now.trust != "untrusted"
         for ended in self.ended.values():
-            if ended.finished_ms is not None:
+            if ended.finished_ms is not None and self.is_believed:
                 age_ms = self.wall_ms - ended.finished_ms
                 ended.was_old = ended.was_old or age_ms >= self.retention_ms
 
@@ -134,7 +136,7 @@ class StoreModel:
         ended = self.ended.get(task_id or "")
         if ended is None:
             return None
-        if ended.finished_ms is None:
+        if ended.finished_ms is None or not self.is_believed:
             return ended
         is_kept = self.wall_ms - ended.finished_ms < self.retention_ms
         return ended if is_kept else None

@@ -1,5 +1,7 @@
 """Finished ids are remembered for a time, and forgotten oldest first."""
 
+from datetime import UTC, datetime
+
 from field_helpers import Bench
 
 from wheeldb import CancelOutcome, NewTask
@@ -107,3 +109,21 @@ def test_more_than_one_checkpoint_removes() -> None:
             bench.db.checkpoint()
         tidy(bench)
         assert bench.db.statistics().index_rows["finished"] == 10
+
+
+def test_while_the_clock_is_not_believed_nothing_is_old() -> None:
+    with Bench() as bench:
+        bench.clock.advance(100_000)
+        bench.db.poll()
+        bench.reopen()
+        finish(bench, "before")
+        bench.disk.crash("all")
+        # No battery: the machine starts in 1970.
+        bench.clock.reboot(wall=datetime(1970, 1, 1, tzinfo=UTC))
+        bench.open()
+        finish(bench, "after")
+        tidy(bench)
+        assert known(bench, "before", "after") == ["before", "after"]
+        assert not bench.db.schedule("a", delay=0, id="after").created
+        bench.clock.set_wall(datetime(2026, 2, 1, tzinfo=UTC))
+        assert known(bench, "before", "after") == []

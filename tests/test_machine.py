@@ -867,7 +867,8 @@ class StoreMachine(RuleBasedStateMachine):
     @invariant()
     def agrees(self) -> None:
         self.now()
-        assert self.differences(self.model) == []
+        findings = self.differences(self.model)
+        assert not findings, findings
         pending: dict[str, dict[str, int]] = {}
         for task in self.model.tasks.values():
             counts = pending.setdefault(task.asked.queue, {})

@@ -43,6 +43,15 @@ class Bounds:
     retention_max: int
     recoveries_max: int
 
+    def is_old(self, finished: Finished, now: Now) -> bool:
+        """Return whether the retention of a finished id is over.
+
+        Never while the wall clock is not believed: the time that it counts from then
+        lies ahead of what it shows.
+        """
+        age_ms = now.wall_ms - finished.finished_ms
+        return now.trust != "untrusted" and age_ms >= self.retention_ms
+
 
 class Decider:
     """Judges calls, one after the other, for one group."""
@@ -147,5 +156,5 @@ class Decider:
         """Return a finished task unless its id has been forgotten by now."""
         if finished is None:
             return None
-        age_ms = now.wall_ms - finished.finished_ms
-        return finished if age_ms < self.bounds.retention_ms else None
+        is_old = self.bounds.is_old(finished, now)
+        return None if is_old else finished

@@ -54,8 +54,7 @@ def _oldest(engine: Engine, now: Now) -> list[int]:
     excess = engine.state.finished_count - bounds.retention_max
     lsns: list[int] = []
     for kept in finished_rows(engine):
-        age_ms = now.wall_ms - kept.finished_ms
-        if len(lsns) >= max(excess, 0) and age_ms < bounds.retention_ms:
+        if len(lsns) >= excess and not bounds.is_old(kept, now):
             break
         lsns.append(kept.lsn)
         if len(lsns) == FORGOTTEN_MAX:
