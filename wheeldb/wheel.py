@@ -75,6 +75,8 @@ _RUN_COUNT = 2_000
 # Up to here the earliest of a slot is found by looking at all of it.
 _SCAN_COUNT = 64
 
+_UNKNOWN = -1
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WheelStatistics:
@@ -100,7 +102,7 @@ class Wheel:
     broken off half-way (by Ctrl-C, say) leaves a wheel to be cleared and filled anew.
     """
 
-    __slots__ = ("_hand", "_heaps", "_now_ms", "_occupied", "_size", "_slots")
+    __slots__ = ("_first", "_hand", "_heaps", "_now_ms", "_occupied", "_size", "_slots")
 
     def __init__(self, now_ms: int) -> None:
         """Make an empty wheel whose hand stands at `now_ms`."""
@@ -115,6 +117,8 @@ class Wheel:
         self._hand = now_ms
         self._now_ms = now_ms
         self._size = 0
+        # The earliest due instant, if it was asked for and nobody has taken it out.
+        self._first = _UNKNOWN
         # For some slots, by position: a heap over all its entries, and over some that
         # were cancelled since. The slot says which are which.
         self._heaps: dict[int, list[int]] = {}
@@ -145,6 +149,8 @@ class Wheel:
         assert entry < _ENTRY_LIMIT, f"entry {entry:#x} is outside the wheel"
         # `_position`, written out here and below to spare a call.
         due = entry >> DUE_SHIFT
+        if due < self._first:
+            self._first = due
         hand = self._hand
         if due < hand:
             due = hand
@@ -158,8 +164,9 @@ class Wheel:
             return False
         else:
             slot[entry] = None
-            if position in self._heaps:
-                self._push(position, entry)
+            heap = self._heaps.get(position)
+            if heap is not None:
+                heappush(heap, entry)
         self._size += 1
         return True
 
@@ -172,6 +179,7 @@ class Wheel:
             How many of them are new.
         """
         size = self._size
+        self._first = _UNKNOWN
         self._place(entries)
         return self._size - size
 
@@ -182,6 +190,8 @@ class Wheel:
             Whether it was there.
         """
         due = entry >> DUE_SHIFT
+        if due == self._first:
+            self._first = _UNKNOWN
         hand = self._hand
         if due < hand:
             due = hand
@@ -218,6 +228,7 @@ class Wheel:
         assert now_ms < DUE_LIMIT_MS, f"now_ms {now_ms} is outside the wheel"
         assert limit >= 0, f"limit {limit} is not a number of entries"
         self._now_ms = now_ms
+        self._first = _UNKNOWN
         expired: list[int] = []
         while self._occupied:
             position, start = self._earliest()
@@ -256,10 +267,16 @@ class Wheel:
         The answer is exact: neither the start of a slot nor the time of a cascade. It
         lies before the last advance if entries are past due. A slot is put into order
         the first time that it is asked for, an entry at most once a level; after that,
-        and in slots of one millisecond, the cost does not depend on their size.
+        and in slots of one millisecond, the cost does not depend on their size. Asked
+        again before the earliest entry is out, it costs nothing.
         """
         if not self._occupied:
             return None
+        if self._first == _UNKNOWN:
+            self._first = self._find_first()
+        return self._first
+
+    def _find_first(self) -> int:
         position, start = self._earliest()
         if position < 256 and start > self._hand:
             return start
@@ -283,6 +300,7 @@ class Wheel:
         """
         assert keep >= 0, f"keep {keep} is not a number of entries"
         removed: list[int] = []
+        self._first = _UNKNOWN
         excess = self._size - keep
         while len(removed) < excess and self._occupied:
             position = self._occupied.bit_length() - 1
@@ -316,6 +334,7 @@ class Wheel:
         This is the one way to go back in time.
         """
         self._heaps.clear()
+        self._first = _UNKNOWN
         for position, slot in enumerate(self._slots):
             if slot is not None:
                 self._slots[position] = None
@@ -358,6 +377,9 @@ class Wheel:
             ]
         if self._occupied >> len(self._slots):
             findings.append("a bit is set beyond the last slot")
+        first = min(self.entries(), default=0) >> DUE_SHIFT
+        if self._first not in (_UNKNOWN, first) and count:
+            findings.append(f"first is {self._first} but {first} comes first")
         if count != self._size:
             findings.append(f"size is {self._size} but {count} entries are held")
         for position, heap in self._heaps.items():
@@ -419,7 +441,7 @@ class Wheel:
                 else:
                     slot[entry] = None
                     if position in heaps:
-                        self._push(position, entry)
+                        heappush(heaps[position], entry)
                 new_count += 1
         finally:
             self._size += new_count
@@ -462,11 +484,6 @@ class Wheel:
                     heappush(heap, entry)
             self._heaps[position] = heap
         return heap
-
-    def _push(self, position: int, entry: int) -> None:
-        """Add a new entry of a slot to the slot's heap."""
-        heappush(self._heaps[position], entry)
-        self._bound_heap(position)
 
     def _bound_heap(self, position: int) -> None:
         """Drop a heap that is mostly cancelled entries, to free their memory."""
