@@ -1,6 +1,6 @@
 """Finished ids are remembered for a time, and forgotten oldest first."""
 
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
 from field_helpers import Bench
 
@@ -112,18 +112,21 @@ def test_more_than_one_checkpoint_removes() -> None:
 
 
 def test_while_the_clock_is_not_believed_nothing_is_old() -> None:
+    start = datetime(2026, 1, 1, tzinfo=UTC)
     with Bench() as bench:
-        bench.clock.advance(100_000)
-        bench.db.poll()
-        bench.reopen()
         finish(bench, "before")
+        # For a moment the clock is wrong by two days, and seen.
+        bench.clock.set_wall(start + timedelta(2))
+        bench.db.next_in()
+        bench.clock.set_wall(start)
+        bench.db.poll()
         bench.disk.crash("all")
-        # No battery: the machine starts in 1970.
-        bench.clock.reboot(wall=datetime(1970, 1, 1, tzinfo=UTC))
+        bench.clock.reboot()
         bench.open()
+        assert bench.db.statistics().clock_trust == "untrusted"
         finish(bench, "after")
         tidy(bench)
         assert known(bench, "before", "after") == ["before", "after"]
         assert not bench.db.schedule("a", delay=0, id="after").created
-        bench.clock.set_wall(datetime(2026, 2, 1, tzinfo=UTC))
+        bench.clock.set_wall(start + timedelta(3))
         assert known(bench, "before", "after") == []
