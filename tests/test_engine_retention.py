@@ -118,7 +118,7 @@ def test_while_the_clock_is_not_believed_nothing_is_old() -> None:
         # For a moment the clock is wrong by two days, and seen.
         bench.clock.set_wall(start + timedelta(2))
         bench.db.next_in()
-        bench.clock.set_wall(start)
+        bench.clock.set_wall(start + timedelta(seconds=10))
         bench.db.poll()
         bench.disk.crash("all")
         bench.clock.reboot()
