@@ -12,8 +12,8 @@ import pytest
 from field_helpers import Bench
 
 import wheeldb
-from wheeldb import NewTask
-from wheeldb.engine import refill
+from wheeldb import NewTask, QueueFull
+from wheeldb.engine import admission, refill
 from wheeldb.engine.engine import Engine, Thresholds
 from wheeldb.engine.lanes import LANE_FIRST, Lanes
 from wheeldb.engine.row import Row
@@ -339,3 +339,27 @@ def test_the_sweep_finds_and_mends_a_lost_entry() -> None:
         assert bench.db.statistics().sweep_lost > 0
         bench.clock.advance(5)
         assert bench.started() == ["a"]
+
+
+def test_lanes_are_not_given_out_beyond_the_bits_of_an_entry(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(admission, "LANES_NEW_MAX", 6)
+    with Bench() as bench:
+        db = bench.db
+        db.schedule_many([NewTask("a", delay=0, queue=f"q{n}") for n in range(4)])
+        db.schedule("a", delay=0, queue="q0", priority=1)
+        new = [NewTask("a", delay=0, queue=queue) for queue in ("q1", "q8", "q9")]
+        with pytest.raises(QueueFull):
+            db.schedule_many(new)
+        assert db.statistics().pending_count == 5
+        db.schedule_many(new[:2])
+        with pytest.raises(QueueFull):
+            db.schedule("a", at=START, queue="q0")
+        # What has its lane goes on.
+        db.schedule_many([NewTask("a", delay=0, queue="q8")] * 10)
+        # And a retry is not refused: it may take the other half.
+        (lease,) = db.lease("q0", limit=1)
+        lease.nack("no", retry_in=5)
+        bench.reopen()
+        assert len(bench.db.lease([f"q{n}" for n in range(9)], limit=50)) == 16

@@ -16,12 +16,18 @@ from wheeldb.clock.timekeeper import Now
 from wheeldb.engine.columns import Columns
 from wheeldb.engine.decide import Decider
 from wheeldb.engine.fold import Fact
+from wheeldb.engine.lanes import LANE_FIRST, LANES_MAX
 from wheeldb.engine.request import Request
 from wheeldb.engine.row import LEASED, Finished, Row
 from wheeldb.errors import QueueFull, StaleVersion, TaskError, TaskExists
 from wheeldb.events import F, Kind
 
 __all__ = ("Scheduled", "schedule")
+
+
+# Half of the lanes that there are: a retry may need its queue's lane on the other
+# timeline, and can't be refused.
+LANES_NEW_MAX = (LANES_MAX - LANE_FIRST) // 2
 
 
 class Scheduled:
@@ -202,6 +208,7 @@ def _require_room(decider: Decider, columns: Columns, replaced: int = 0) -> None
             f"{state.pending_count} tasks are pending and {columns.count} more were "
             f"asked for; tasks_max is {bounds.tasks_max}"
         )
+    _require_lanes(decider, columns)
     decider.reserve(count)
     if bounds.bytes_max is not None:
         size = sum(map(len, columns.payloads))
@@ -210,6 +217,21 @@ def _require_room(decider: Decider, columns: Columns, replaced: int = 0) -> None
                 f"payloads of {state.payload_bytes} bytes are pending and {size} "
                 f"more were asked for; bytes_max is {bounds.bytes_max}"
             )
+
+
+def _require_lanes(decider: Decider, columns: Columns) -> None:
+    lanes = decider.state.lanes
+    if len(lanes.keys) + columns.count <= LANES_NEW_MAX:
+        return
+    count = 1 if columns.is_uniform() else columns.count
+    keys = {columns.lane_key(position) for position in range(count)}
+    new_count = len(keys - lanes.numbers.keys())
+    if new_count and len(lanes.keys) + new_count > LANES_NEW_MAX:
+        raise QueueFull(
+            f"{len(lanes.keys)} combinations of queue and priority were used, and "
+            f"{new_count} more asked for; there are {LANES_NEW_MAX} at most, for each "
+            "keeps its number for good: use fewer queues"
+        )
 
 
 class _Plan:

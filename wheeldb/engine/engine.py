@@ -102,9 +102,7 @@ class Engine:
         self.snapshotting = threading.RLock()
         self.snapshot_bytes = 0
         self.snapshot_frame_bytes = 0
-        self.sweep_lost = 0
-        self.expired_count = 0
-        self.forgotten_count = 0
+        self.sweep_lost = self.expired_count = self.forgotten_count = 0
         self.lateness = Lateness()
         self.index_rebuilds = 0
         # Replaces a damaged index; see ``rebuilding.py``.
@@ -120,6 +118,8 @@ class Engine:
         # The same for tasks that may have become ready.
         self.ready_ticket = 0
         self.became_ready = threading.Condition(self.lock)
+        # How many threads wait for either.
+        self._waiting = 0
         # Until when threads wait, in boottime; whoever runs the upkeep wakes them.
         self.deadlines: dict[object, int] = {}
         # When, in boottime, the log last grew (`tail_ms`), and when the tasks last
@@ -227,24 +227,22 @@ class Engine:
 
     def _settled(self) -> None:
         """Events have become visible, or the log has failed; the lock is held."""
-        committer, window, now = self.committer, self.window, self.decider.now
+        committer, wheels, now = self.committer, self.window.wheels, self.decider.now
         self.ticket += 1
-        self.changed.notify_all()
+        if self._waiting:
+            self.changed.notify_all()
         if committer.poison is not None:
             # Nothing becomes ready any more; who waits for it has to know.
             self._tell_ready()
             self.alarm()
             return
-        for timeline, now_ms in ((ELAPSED, now.elapsed_ms), (WALL, now.wall_ms)):
-            due_ms = window.wheels[timeline].next_expiration()
-            if due_ms is not None and due_ms <= now_ms:
-                self._tell_ready()
-                break
+        if wheels[ELAPSED].is_due(now.elapsed_ms) or wheels[WALL].is_due(now.wall_ms):
+            self._tell_ready()
         last_lsn = committer.writer.last_lsn
         if last_lsn != self._settled_lsn:
             self._settled_lsn = last_lsn
             self.tail_ms = self.changed_ms = now.boottime_ms
-        if not committer.has_unsynced():
+        if last_lsn <= committer.durable_lsn:
             self.unsynced_ms = None
         elif self.unsynced_ms is None:
             self.unsynced_ms = now.boottime_ms
@@ -252,7 +250,8 @@ class Engine:
 
     def _tell_ready(self) -> None:
         self.ready_ticket += 1
-        self.became_ready.notify_all()
+        if self._waiting:
+            self.became_ready.notify_all()
 
     def wake_waiters(self) -> None:
         """Let everybody who waits look again."""
@@ -413,23 +412,22 @@ class Engine:
         is_over: Callable[[], bool],
         deadline_ms: int | None,
     ) -> bool:
+        mine = object()
         with condition:
-            if deadline_ms is None:
-                while not is_over():
-                    condition.wait()
-                return True
-            mine = object()
+            self._waiting += 1
             try:
                 while not is_over():
-                    if self.clock.read().boottime_ms >= deadline_ms:
-                        return False
-                    if mine not in self.deadlines:
-                        self.deadlines[mine] = deadline_ms
-                        self.nudge(deadline_ms)
+                    if deadline_ms is not None:
+                        if self.clock.read().boottime_ms >= deadline_ms:
+                            return False
+                        if mine not in self.deadlines:
+                            self.deadlines[mine] = deadline_ms
+                            self.nudge(deadline_ms)
                     condition.wait()
                 return True
             finally:
                 self.deadlines.pop(mine, None)
+                self._waiting -= 1
 
     def end_waits(self, boottime_ms: int) -> None:
         """Wake who has waited until now."""
