@@ -154,3 +154,21 @@ def test_with_the_wall_clock_set_back_it_is_not_expired_any_more() -> None:
         bench.clock.set_wall(START + timedelta(60, seconds=60))
         bench.db.poll()
         assert state_of(bench, "a") == TaskState.EXPIRED
+
+
+@pytest.mark.parametrize("kind", ["delay", "at"])
+def test_a_driver_sees_to_it(kind: str) -> None:
+    bench = Bench(driver=True)
+    db = bench.db
+    if kind == "delay":
+        db.schedule("a", delay=10, expires=60, id="a")
+    else:
+        db.schedule("a", at=START + timedelta(seconds=10), expires=60, id="a")
+    bench.clock.advance(10)
+    # Whoever looks for other tasks may be the first to find it ready.
+    assert not db.lease("other")
+    bench.clock.advance(59.999)
+    assert state_of(bench, "a") == TaskState.DUE
+    bench.clock.advance(0.001)
+    assert db.wait("a").state == TaskState.EXPIRED
+    db.close()

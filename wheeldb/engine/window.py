@@ -294,22 +294,6 @@ class Window:
         heap = self.ready.get(lane)
         return heap[0] if heap else None
 
-    def next_expiration(self, timeline: int) -> int | None:
-        """Return the next instant at which the timeline needs a look, or ``None``.
-
-        That is the first entry's due time, or where a lane's horizon lies if that
-        comes sooner.
-        """
-        first = self.wheels[timeline].next_expiration()
-        for lane, horizon in self.horizons.items():
-            if (
-                lane not in self.closed
-                and self.lanes.key(lane)[0] == timeline
-                and (first is None or horizon[0] < first)
-            ):
-                first = horizon[0]
-        return first
-
     # Horizons.
 
     @_whole_or_reset
