@@ -179,6 +179,8 @@ class WheelAgainstSortedList(RuleBasedStateMachine):
         assert self.wheel.now_ms == self.now_ms
         earliest = due_of(self.model[0]) if self.model else None
         assert self.wheel.next_expiration() == earliest
+        is_due = earliest is not None and earliest <= self.now_ms
+        assert self.wheel.is_due(self.now_ms) == is_due
         assert all(entry in self.wheel for entry in self.model[:20])
         assert not any(entry in self.wheel for entry in self.gone[-20:])
 

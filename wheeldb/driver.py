@@ -28,6 +28,8 @@ from wheeldb.events import ELAPSED, WALL
 
 __all__ = ("Driver",)
 
+FOREVER_MS = 1 << 62
+
 
 class Driver:
     """Drives one store from threads of its own."""
@@ -110,18 +112,16 @@ class Driver:
         wall_ms = upkeep.next_due(WALL, now.wall_ms)
         if wall_ms is not None and (wait.wall_ms is None or wall_ms < wait.wall_ms):
             return True
-        elapsed_ms = upkeep.next_due(ELAPSED, now.elapsed_ms)
-        if elapsed_ms is not None:
-            elapsed_ms = engine.keeper.elapsed_to_boottime(elapsed_ms)
+        until_ms = FOREVER_MS if wait.boottime_ms is None else wait.boottime_ms
+        tail_ms = upkeep.next_tail()
+        if tail_ms is not None and tail_ms < until_ms:
+            return True
         ends = engine.decider.lease_ends
-        until_ms = wait.boottime_ms
-        return any(
-            at_ms is not None and (until_ms is None or at_ms < until_ms)
-            for at_ms in (
-                upkeep.next_tail(),
-                elapsed_ms,
-                ends[0][0] if ends else None,
-            )
+        if ends and ends[0][0] < until_ms:
+            return True
+        due_ms = upkeep.next_due(ELAPSED, now.elapsed_ms)
+        return (
+            due_ms is not None and engine.keeper.elapsed_to_boottime(due_ms) < until_ms
         )
 
     def _run(self, work: Callable[[], None]) -> None:

@@ -75,6 +75,8 @@ _RUN_COUNT = 2_000
 # Up to here the earliest of a slot is found by looking at all of it.
 _SCAN_COUNT = 64
 
+# What stands for a first due instant: after the last, and before the first there is.
+_NEVER = DUE_LIMIT_MS
 _UNKNOWN = -1
 
 
@@ -117,8 +119,8 @@ class Wheel:
         self._hand = now_ms
         self._now_ms = now_ms
         self._size = 0
-        # The earliest due instant, if it was asked for and nobody has taken it out.
-        self._first = _UNKNOWN
+        # The earliest due instant, unknown once that may be out.
+        self._first = _NEVER
         # For some slots, by position: a heap over all its entries, and over some that
         # were cancelled since. The slot says which are which.
         self._heaps: dict[int, list[int]] = {}
@@ -270,13 +272,21 @@ class Wheel:
         and in slots of one millisecond, the cost does not depend on their size. Asked
         again before the earliest entry is out, it costs nothing.
         """
-        if not self._occupied:
-            return None
-        if self._first == _UNKNOWN:
-            self._first = self._find_first()
-        return self._first
+        first = self._first
+        if first == _UNKNOWN:
+            first = self._first = self._find_first()
+        return None if first == _NEVER else first
+
+    def is_due(self, now_ms: int) -> bool:
+        """Return whether the earliest entry is due at `now_ms`."""
+        first = self._first
+        if first == _UNKNOWN:
+            first = self._first = self._find_first()
+        return first <= now_ms
 
     def _find_first(self) -> int:
+        if not self._occupied:
+            return _NEVER
         position, start = self._earliest()
         if position < 256 and start > self._hand:
             return start
@@ -334,7 +344,7 @@ class Wheel:
         This is the one way to go back in time.
         """
         self._heaps.clear()
-        self._first = _UNKNOWN
+        self._first = _NEVER
         for position, slot in enumerate(self._slots):
             if slot is not None:
                 self._slots[position] = None
@@ -377,8 +387,8 @@ class Wheel:
             ]
         if self._occupied >> len(self._slots):
             findings.append("a bit is set beyond the last slot")
-        first = min(self.entries(), default=0) >> DUE_SHIFT
-        if self._first not in (_UNKNOWN, first) and count:
+        first = min(self.entries(), default=_ENTRY_LIMIT) >> DUE_SHIFT
+        if self._first not in (_UNKNOWN, first):
             findings.append(f"first is {self._first} but {first} comes first")
         if count != self._size:
             findings.append(f"size is {self._size} but {count} entries are held")

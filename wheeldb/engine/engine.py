@@ -118,8 +118,8 @@ class Engine:
         # The same for tasks that may have become ready.
         self.ready_ticket = 0
         self.became_ready = threading.Condition(self.lock)
-        # How many threads wait for either.
-        self._waiting = 0
+        # Who waits for either.
+        self._waiting: set[object] = set()
         # Until when threads wait, in boottime; whoever runs the upkeep wakes them.
         self.deadlines: dict[object, int] = {}
         # When, in boottime, the log last grew (`tail_ms`), and when the tasks last
@@ -414,7 +414,7 @@ class Engine:
     ) -> bool:
         mine = object()
         with condition:
-            self._waiting += 1
+            self._waiting.add(mine)
             try:
                 while not is_over():
                     if deadline_ms is not None:
@@ -427,7 +427,7 @@ class Engine:
                 return True
             finally:
                 self.deadlines.pop(mine, None)
-                self._waiting -= 1
+                self._waiting.discard(mine)
 
     def end_waits(self, boottime_ms: int) -> None:
         """Wake who has waited until now."""
