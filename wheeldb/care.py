@@ -85,6 +85,8 @@ class Statistics:
         leases_expired: Leases that ran out since the opening.
         tasks_expired: Tasks that nobody started in time, since the opening.
         wakeups: How often the driver woke up.
+        snapshot_error: Why the last snapshot that was due could not be written; it is
+            tried again, and what it would replace stays.
         sweep_lost: Tasks that a sweep found waiting without an entry; must stay 0.
         clock_trust: How far the wall clock is believed.
         lateness: Leases since the opening by how late they were, in ms.
@@ -114,6 +116,7 @@ class Statistics:
     leases_expired: int
     tasks_expired: int
     wakeups: int
+    snapshot_error: str | None
     sweep_lost: int
     clock_trust: str
     lateness: Mapping[str, int]
@@ -158,6 +161,9 @@ def gather_statistics(
         leases_expired=upkeep.leases_expired if upkeep is not None else 0,
         tasks_expired=engine.expired_count,
         wakeups=driver.wakeups if driver is not None else 0,
+        snapshot_error=None
+        if upkeep is None or upkeep.snapshot_error is None
+        else str(upkeep.snapshot_error),
         sweep_lost=engine.sweep_lost,
         clock_trust=engine.now().trust,
         lateness=engine.lateness.counts(),
