@@ -1,5 +1,6 @@
 """Tasks that nobody starts in time end by themselves, also over restarts."""
 
+import errno
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -172,3 +173,17 @@ def test_a_driver_sees_to_it(kind: str) -> None:
     bench.clock.advance(0.001)
     assert db.wait("a").state == TaskState.EXPIRED
     db.close()
+
+
+def test_on_a_full_disk_it_waits_for_room() -> None:
+    with Bench(reserve=False) as bench:
+        bench.db.schedule("a", delay=0, expires=5, id="a")
+        bench.db.poll()
+        bench.clock.advance(5)
+        bench.disk.fail("pwrite", errno.ENOSPC, forever=True, path="log")
+        bench.db.poll()
+        assert state_of(bench, "a") == TaskState.DUE
+        bench.disk.heal()
+        bench.clock.advance(10)
+        bench.db.poll()
+        assert state_of(bench, "a") == TaskState.EXPIRED

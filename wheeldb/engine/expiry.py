@@ -42,22 +42,37 @@ class Expiries:
         """
         self._look()
         engine = self._engine
-        expired: list[tuple[int, int]] = []
         with engine.lock:
-            for heap, now_ms in zip(
-                self._heaps, (now.elapsed_ms, now.wall_ms), strict=True
-            ):
-                while heap and heap[0][0] <= now_ms and len(expired) < STEP_COUNT:
-                    expired.append(heappop(heap))
-        if not expired:
+            expired = [
+                [
+                    heappop(heap)
+                    for _ in range(STEP_COUNT)
+                    if heap and heap[0][0] <= now_ms
+                ]
+                for heap, now_ms in self._with(now)
+            ]
+        numbers = [number for popped in expired for _, number in popped]
+        if not numbers:
             return
-        numbers = [number for _, number in expired]
-        engine.expired_count += engine.commit(
-            lambda decider: attempts.expire_tasks(decider, numbers),
-            synced=False,
-            need=Need.RESERVE,
-            author="wheel",
-        )
+        try:
+            engine.expired_count += engine.commit(
+                lambda decider: attempts.expire_tasks(decider, numbers),
+                synced=False,
+                need=Need.RESERVE,
+                author="wheel",
+            )
+        except BaseException:
+            with engine.lock:
+                for (heap, _), popped in zip(self._with(now), expired, strict=True):
+                    for one in popped:
+                        heappush(heap, one)
+            raise
+
+    def _with(self, now: Now) -> list[tuple[list[tuple[int, int]], int]]:
+        return [
+            (self._heaps[ELAPSED], now.elapsed_ms),
+            (self._heaps[WALL], now.wall_ms),
+        ]
 
     def _look(self) -> None:
         """Take note of the expiries of tasks that have become ready."""
@@ -77,6 +92,3 @@ class Expiries:
             return now_ms
         heap = self._heaps[timeline]
         return heap[0][0] if heap else None
-
-
-assert (ELAPSED, WALL) == (0, 1), "the heaps are found by their timeline"
