@@ -7,6 +7,7 @@ each event, and finds the moment to which the store has come back.
 """
 
 from collections.abc import Callable, Sequence
+from copy import copy
 from datetime import UTC, datetime, timedelta
 from random import Random
 from typing import Any, TypeVar
@@ -317,10 +318,12 @@ class StoreMachine(RuleBasedStateMachine):
             trial = self.model.copy()
             standing = [trial.schedule(one, -n) for n, one in enumerate(many, 1)]
             numbers = self.numbers_of(many, standing, before)
-            return [
-                self.model.schedule(one, number)
-                for one, number in zip(many, numbers, strict=True)
-            ]
+            answers = []
+            for one, number in zip(many, numbers, strict=True):
+                task, created = self.model.schedule(one, number)
+                # As it stands now: a later one of the call may change it.
+                answers.append((copy(task), created))
+            return answers
 
         tasks = [
             wheeldb.NewTask(one.name, one.payload, **self.arguments(one))
