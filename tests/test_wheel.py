@@ -10,7 +10,7 @@ import math
 import random
 import tracemalloc
 from bisect import insort
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import pairwise
 
 import pytest
@@ -587,3 +587,22 @@ def test_check_finds_a_damaged_heap() -> None:
     assert any("lacks an entry" in finding for finding in wheel.check())
     heap += range(3_000)
     assert any("3000 for 100" in finding for finding in wheel.check())
+
+
+@pytest.mark.parametrize(
+    "empty",
+    [lambda wheel: wheel.trim(0), lambda wheel: wheel.clear()],
+    ids=["trimmed", "cleared"],
+)
+def test_what_was_first_is_forgotten_with_the_rest(
+    empty: Callable[[Wheel], object],
+) -> None:
+    wheel = Wheel(NOW_MS)
+    wheel.insert(entry_of(NOW_MS + 5))
+    assert wheel.next_expiration() == NOW_MS + 5
+    empty(wheel)
+    assert wheel.next_expiration() is None
+    assert not wheel.is_due(NOW_MS + 5)
+    wheel.insert(entry_of(NOW_MS + 9))
+    assert wheel.next_expiration() == NOW_MS + 9
+    assert wheel.check() == []
