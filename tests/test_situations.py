@@ -5,7 +5,6 @@ differ, so each rule stands here by itself. The rules for handlers that a store 
 itself are not among them.
 """
 
-
 from typing import TYPE_CHECKING
 
 import pytest

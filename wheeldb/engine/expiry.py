@@ -78,13 +78,15 @@ class Expiries:
         """Take note of the expiries of tasks that have become ready."""
         engine = self._engine
         with engine.lock:
-            undos = list(engine.committer.undos())
-            for entry in engine.window.take_fresh(STEP_COUNT):
-                row = engine.state.view(entry_number(entry), undos)
-                expires = None if row is None else row.expired_at()
-                if expires is not None:
-                    timeline, at_ms = expires
-                    heappush(self._heaps[timeline], (at_ms, entry_number(entry)))
+            fresh = engine.window.take_fresh(STEP_COUNT)
+        for entry in fresh:
+            number = entry_number(entry)
+            row = engine.view(number)
+            expires = None if row is None else row.expired_at()
+            if expires is not None:
+                timeline, at_ms = expires
+                with engine.lock:
+                    heappush(self._heaps[timeline], (at_ms, number))
 
     def next_ms(self, timeline: int, now_ms: int) -> int | None:
         """Return when the next task expires; hold the lock."""

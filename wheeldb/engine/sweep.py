@@ -59,9 +59,7 @@ def _still_lost(engine: Engine, suspects: list[int], *, mend: bool) -> list[int]
             if row is not None and _belongs(engine, row, entries):
                 lost.append(number)
                 if mend:
-                    window.place(
-                        engine.state.lanes.of_row(row), row.due_ms, row.number
-                    )
+                    window.place(engine.state.lanes.of_row(row), row.due_ms, row.number)
     return lost
 
 
