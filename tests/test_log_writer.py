@@ -223,6 +223,18 @@ def test_a_block_with_acknowledged_bytes_is_never_written_again() -> None:
     assert log.writer.position.offset < 20 * 4 * 4096 + 20 * 20 * 300
 
 
+def test_an_unsynced_frame_leaves_the_block_that_a_sync_has_reached() -> None:
+    disk = make_disk()
+    log, _, _ = open_log(disk, block_align=True)
+    log.append(b"one", kind=FrameType.UNSYNCED)
+    log.sync()
+    end = log.writer.position.offset
+    log.append(b"two", kind=FrameType.UNSYNCED)
+    frames, _, _ = scan_log(disk)
+    assert rows(frames) == log.written
+    assert log.writer.position.offset > end + -end % 4096
+
+
 def test_frames_without_alignment_follow_at_once() -> None:
     disk = make_disk()
     log, _, _ = open_log(disk, block_align=True)

@@ -395,7 +395,7 @@ class Committer:
                 hlc=group.hlc,
                 watermark=self.durable_lsn,
                 bound=lsn_bound(last_lsn),
-                align=not group.calls or group.need() < Need.RESERVE,
+                align=not self.room.is_tight or group.need() < Need.RESERVE,
             )
             group.step = Step.PLACED
         writer.write(group.placed)

@@ -25,7 +25,12 @@ ROOM_BYTES = 2**20
 
 
 class Room:
-    """The reserve and the ballast of one store; either may be missing."""
+    """The reserve and the ballast of one store; either may be missing.
+
+    Attributes:
+        is_tight: Whether the disk was full and what was given up is not made again:
+            what ends a task is then written without padding, as it was reserved.
+    """
 
     def __init__(self, reserve: Reserve | None, ballast: Ballast | None) -> None:
         self._reserve = reserve
@@ -33,6 +38,7 @@ class Room:
         # What is held is enough for so many tasks, and not too much for so many.
         self._tasks_least = 0
         self._tasks_most = -1
+        self.is_tight = False
 
     @property
     def is_kept(self) -> bool:
@@ -59,6 +65,7 @@ class Room:
                 self._reserve.ensure(tasks)
                 self._tasks_least = tasks // 2
                 self._tasks_most = self._reserve.tasks
+            self.is_tight = False
         except StorageFullError:
             raise
         except OSError as error:
@@ -73,6 +80,7 @@ class Room:
         self._tasks_most = -1
         if need == Need.REFUSE:
             return False
+        self.is_tight = True
         if (
             need == Need.RESERVE
             and self._reserve is not None

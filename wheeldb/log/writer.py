@@ -230,7 +230,7 @@ class LogWriter:
             flags=OPENED if is_opened else 0,
         )
         offset = before.offset
-        if align and self._needs_block(kind, before.last_type):
+        if align and self._needs_block(kind, before, watermark):
             offset = block_end(offset)
         end = offset + len(data)
         # A frame that crosses the line of what is zeroed takes the next piece along;
@@ -440,12 +440,17 @@ class LogWriter:
             rotations=position.header.number - self._first_number,
         )
 
-    def _needs_block(self, kind: FrameType, last_type: FrameType | None) -> bool:
+    def _needs_block(self, kind: FrameType, before: Position, watermark: int) -> bool:
         # Unsynced frames may share a block with each other: nobody was promised that
-        # they survive a power cut. With a synced frame they may not.
+        # they survive a power cut. With a synced frame they may not, nor with those
+        # that a sync has reached meanwhile.
         if not self.block_align:
             return False
-        return kind != FrameType.UNSYNCED or last_type != FrameType.UNSYNCED
+        return (
+            kind != FrameType.UNSYNCED
+            or before.last_type != FrameType.UNSYNCED
+            or before.last_lsn <= watermark
+        )
 
     def _path(self, position: Position) -> str:
         return os.path.join(self.directory, position.header.name.file_name)
