@@ -560,7 +560,7 @@ def test_statistics() -> None:
 @pytest.mark.parametrize(
     ("field", "value", "finding"),
     [
-        ("_size", 3, "size is 3"),
+        ("size", 3, "size is 3"),
         ("_occupied", 0, "bit and its content"),
         ("_occupied", 1 << 1_600, "beyond the last slot"),
         ("_hand", NOW_MS + 1, "disagree"),

@@ -104,7 +104,7 @@ class Wheel:
     broken off half-way (by Ctrl-C, say) leaves a wheel to be cleared and filled anew.
     """
 
-    __slots__ = ("_first", "_hand", "_heaps", "_now_ms", "_occupied", "_size", "_slots")
+    __slots__ = ("_first", "_hand", "_heaps", "_now_ms", "_occupied", "_slots", "size")
 
     def __init__(self, now_ms: int) -> None:
         """Make an empty wheel whose hand stands at `now_ms`."""
@@ -118,7 +118,8 @@ class Wheel:
         # it while due entries are left over.
         self._hand = now_ms
         self._now_ms = now_ms
-        self._size = 0
+        # How many entries there are; to be read only. `len` takes a call more.
+        self.size = 0
         # The earliest due instant, unknown once that may be out.
         self._first = _NEVER
         # For some slots, by position: a heap over all its entries, and over some that
@@ -132,7 +133,7 @@ class Wheel:
 
     def __len__(self) -> int:
         """Return the number of entries, in O(1)."""
-        return self._size
+        return self.size
 
     def __contains__(self, entry: int) -> bool:
         """Return whether `entry` is in the wheel, in O(1)."""
@@ -169,7 +170,7 @@ class Wheel:
             heap = self._heaps.get(position)
             if heap is not None:
                 heappush(heap, entry)
-        self._size += 1
+        self.size += 1
         return True
 
     def insert_many(self, entries: Iterable[int]) -> int:
@@ -180,10 +181,10 @@ class Wheel:
         Returns:
             How many of them are new.
         """
-        size = self._size
+        size = self.size
         self._first = _UNKNOWN
         self._place(entries)
-        return self._size - size
+        return self.size - size
 
     def cancel(self, entry: int) -> bool:
         """Take `entry` out of the wheel, in O(1), and free its memory.
@@ -206,7 +207,7 @@ class Wheel:
             del slot[entry]
         except KeyError:
             return False
-        self._size -= 1
+        self.size -= 1
         if not slot:
             self._empty(position)
         elif position in self._heaps:
@@ -245,7 +246,7 @@ class Wheel:
                 # Ensures: whatever stays in the other slots keeps its place under the
                 # new hand, since none of the digits above have changed.
                 self._empty(position)
-                self._size -= len(slot)
+                self.size -= len(slot)
                 self._hand = start
                 self._place(slot)
                 continue
@@ -254,7 +255,7 @@ class Wheel:
             room = limit - len(expired)
             if len(slot) <= min(room, _RUN_COUNT):
                 expired += sorted(slot)
-                self._size -= len(slot)
+                self.size -= len(slot)
                 self._empty(position)
             else:
                 self._take(position, slot, room, expired)
@@ -311,7 +312,7 @@ class Wheel:
         assert keep >= 0, f"keep {keep} is not a number of entries"
         removed: list[int] = []
         self._first = _UNKNOWN
-        excess = self._size - keep
+        excess = self.size - keep
         while len(removed) < excess and self._occupied:
             position = self._occupied.bit_length() - 1
             slot = self._slots[position]
@@ -326,7 +327,7 @@ class Wheel:
                 removed.append(entry)
             if position in self._heaps:
                 self._bound_heap(position)
-        self._size -= len(removed)
+        self.size -= len(removed)
         return removed
 
     def entries(self) -> Iterator[int]:
@@ -348,7 +349,7 @@ class Wheel:
         for position, slot in enumerate(self._slots):
             if slot is not None:
                 self._slots[position] = None
-        self._occupied = self._size = 0
+        self._occupied = self.size = 0
         if now_ms is not None:
             assert 0 <= now_ms < DUE_LIMIT_MS, f"now_ms {now_ms} is outside the wheel"
             self._now_ms = now_ms
@@ -358,7 +359,7 @@ class Wheel:
         """Return how many entries there are and at which levels."""
         counts = [0 if slot is None else len(slot) for slot in self._slots]
         return WheelStatistics(
-            entry_count=self._size,
+            entry_count=self.size,
             level_counts=tuple(
                 sum(counts[first : first + 256]) for first in range(0, len(counts), 256)
             ),
@@ -390,8 +391,8 @@ class Wheel:
         first = min(self.entries(), default=_ENTRY_LIMIT) >> DUE_SHIFT
         if self._first not in (_UNKNOWN, first):
             findings.append(f"first is {self._first} but {first} comes first")
-        if count != self._size:
-            findings.append(f"size is {self._size} but {count} entries are held")
+        if count != self.size:
+            findings.append(f"size is {self.size} but {count} entries are held")
         for position, heap in self._heaps.items():
             findings += self._check_heap(position, heap)
         return findings
@@ -454,7 +455,7 @@ class Wheel:
                         heappush(heaps[position], entry)
                 new_count += 1
         finally:
-            self._size += new_count
+            self.size += new_count
 
     def _empty(self, position: int) -> None:
         """Release an occupied slot, with its heap; leave the size."""
@@ -472,7 +473,7 @@ class Wheel:
             if entry in slot:
                 del slot[entry]
                 expired.append(entry)
-                self._size -= 1
+                self.size -= 1
                 room -= 1
         if not slot:
             self._empty(position)

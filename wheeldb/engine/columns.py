@@ -15,8 +15,8 @@ for a task that is looked at or changed.
     SHARED   {option: value}                 shared   (options of all)
     SINGLE   {position: {option: value}}     single   (options of one)
 
-The first number is set when the event is numbered.  Nothing here judges what callers
-gave; that is ``request.py``.
+The first number is set when the event is numbered, and then the lane.  Nothing here
+judges what callers gave; that is ``request.py``.
 """
 
 from collections.abc import Iterable, Sequence
@@ -41,6 +41,7 @@ class Columns:
         "dues",
         "first",
         "ids",
+        "lane",
         "names",
         "payloads",
         "shared",
@@ -70,6 +71,8 @@ class Columns:
         self.digests = digests
         self.first = 0
         self.created_ms = 0
+        # The lane of all of them; ``None`` if they have several.
+        self.lane: int | None = None
 
     @classmethod
     def from_fields(cls, fields: dict[int, object]) -> "Columns":
@@ -162,8 +165,9 @@ class Columns:
     def lane_key(self, position: int) -> tuple[int, str, int]:
         """Return (timeline, queue, priority) of one task."""
         options = self.options(position) if self.single else self.shared
+        timelines = self.timelines
         return (
-            self.timeline(position),
+            timelines if type(timelines) is int else timelines[position],  # type: ignore[index]
             options.get(F.QUEUE, QUEUE_DEFAULT),  # type: ignore[return-value]
             options.get(F.PRIORITY, 0),
         )

@@ -207,15 +207,18 @@ class State:
     def insert(self, columns: Columns) -> None:
         """Add the tasks of a ``SCHEDULED`` event, which has its numbers."""
         first, count, active = columns.first, columns.count, self.active
-        active.rows.update(dict.fromkeys(range(first, first + count), columns))
+        if count == 1:
+            active.rows[first] = columns
+        else:
+            active.rows.update(dict.fromkeys(range(first, first + count), columns))
         if columns.ids is not None:
             for position, task_id in enumerate(columns.ids):
                 if task_id is not None:
                     self._set_id(task_id, first + position)
         if columns.is_uniform():
-            timeline, queue, priority = columns.lane_key(0)
-            self._count(queue, SCHEDULED, count)
-            lane = self.lanes.number((timeline, queue, priority))
+            lane_key = columns.lane_key(0)
+            self._count(lane_key[1], SCHEDULED, count)
+            lane = columns.lane = self.lanes.number(lane_key)
             if F.EXPIRES in columns.shared:
                 self.lanes.note_expiry(lane)
         else:

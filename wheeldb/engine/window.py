@@ -119,7 +119,8 @@ class Window:
 
     def __len__(self) -> int:
         """Return how many entries the window holds."""
-        return len(self.wheels[ELAPSED]) + len(self.wheels[WALL]) + self.ready_count
+        elapsed, wall = self.wheels
+        return elapsed.size + wall.size + self.ready_count
 
     # Keeping up with the state.
 
@@ -148,12 +149,15 @@ class Window:
             if new is not None and new.state == SCHEDULED:
                 lane = self.lanes.of_row(new)
                 if lane >= LANE_FIRST:
-                    self.place(lane, new.due_ms, new.number)
-        self.trim()
+                    self._place(lane, new.due_ms, new.number)
+        self._trim()
 
     @_whole_or_reset
     def place(self, lane: int, due_ms: int, number: int) -> None:
         """Give a waiting task its entry, if it lies below the lane's horizon."""
+        self._place(lane, due_ms, number)
+
+    def _place(self, lane: int, due_ms: int, number: int) -> None:
         if self._is_closed(lane):
             return
         due_ms = max(due_ms, 0)
@@ -163,27 +167,25 @@ class Window:
             self.wheels[timeline].insert(entry_of(due_ms, lane, number))
 
     def _place_columns(self, columns: Columns) -> None:
-        first = columns.first
-        if not columns.is_uniform():
+        first, lane = columns.first, columns.lane
+        if lane is None:
             for position in range(columns.count):
                 lane = self.lanes.number(columns.lane_key(position))
-                self.place(lane, columns.due(position), first + position)
+                self._place(lane, columns.due(position), first + position)
             return
-        lane_key = columns.lane_key(0)
-        lane = self.lanes.number(lane_key)
+        if columns.count == 1:
+            self._place(lane, columns.due(0), first)
+            return
         if self._is_closed(lane):
             return
         horizon_ms = self.horizons.get(lane, (1 << 62, 0))[0]
         base = (lane << LANE_SHIFT) | first
-        wheel = self.wheels[lane_key[0]]
+        wheel = self.wheels[self.lanes.key(lane)[0]]
         dues = columns.dues
         if type(dues) is int:
             if dues <= horizon_ms:
                 base |= max(dues, 0) << DUE_SHIFT
-                if columns.count == 1:
-                    wheel.insert(base)
-                else:
-                    wheel.insert_many(range(base, base + columns.count))
+                wheel.insert_many(range(base, base + columns.count))
         else:
             # One at the horizon's own millisecond may be placed without need; that
             # does no harm.
@@ -347,6 +349,9 @@ class Window:
     @_whole_or_reset
     def trim(self) -> None:
         """Give up the latest entries if there are too many for the room there is."""
+        self._trim()
+
+    def _trim(self) -> None:
         if len(self) <= self.entries_max + self.entries_max // 4:
             return
         if self.ready_count > self.entries_max:
