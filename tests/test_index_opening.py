@@ -357,7 +357,10 @@ def test_child_that_is_killed(
 def test_child_that_fails_by_itself(
     path: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sys, "path", [str(tmp_path)])
+    # A module of that name in front of the real one: it must fail, too, where wheeldb
+    # is installed and any child finds it.
+    (tmp_path / "lmdb.py").touch()
+    monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
 
     verdict = vet(path, disk=OsDisk(), vouched=False)
 
