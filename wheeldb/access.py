@@ -70,11 +70,11 @@ class Access:
             ClosedError: As ``require_open``.
             StorePoisoned: Its log or its driver has failed.
         """
-        self.require_open()
-        failure: BaseException | None = None
-        if self.driver is not None:
+        if self.closed_because:
+            self.require_open()
+        failure = self.engine.committer.poison
+        if self.driver is not None and self.driver.failure is not None:
             failure = self.driver.failure
-        failure = failure or self.engine.committer.poison
         if failure is not None:
             raise StorePoisoned(
                 f"the store has failed ({failure}); close it and open it again"
@@ -202,6 +202,17 @@ class Access:
         return Receipts(
             scheduled,
             self.presenter,
+            self.engine.state.paused_queues,
+            durability or self.settings.durability,
+        )
+
+    def receipt_at(
+        self, scheduled: Scheduled, position: int, durability: str | None
+    ) -> Receipt:
+        """Return the receipt for one of the tasks that were scheduled."""
+        return self.presenter.receipt_at(
+            scheduled,
+            position,
             self.engine.state.paused_queues,
             durability or self.settings.durability,
         )

@@ -162,7 +162,7 @@ class Batch:
     def _present(self, result: object) -> object:
         access = self._access
         if isinstance(result, Scheduled):
-            return access.receipts(result, None)[0]
+            return access.receipt_at(result, 0, None)
         if isinstance(result, list):
             return access.receipts(result[0], None) if result else []
         if isinstance(result, Row):

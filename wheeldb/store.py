@@ -132,9 +132,8 @@ class WheelDB:
             CommitUnknown, StorePoisoned: The log failed.
         """
         request = self._access.request([NewTask(name, payload, **options)], many=False)
-        return self._access.receipts(
-            self._access.schedule(request), request.durability
-        )[0]
+        scheduled = self._access.schedule(request)
+        return self._access.receipt_at(scheduled, 0, request.durability)
 
     def schedule_many(self, tasks: Sequence[NewTask]) -> Sequence[Receipt]:
         """Schedule tasks together: one frame, all or nothing.

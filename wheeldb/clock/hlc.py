@@ -59,7 +59,10 @@ class HybridClock:
                 that follow it.
         """
         assert count > 0, f"count must be positive, not {count}"
-        return self._advance(max(self._last + 1, pack(wall_ms)), count)
+        stamp = pack(wall_ms)
+        if stamp <= self._last:
+            stamp = self._last + 1
+        return self._advance(stamp, count)
 
     def merge(self, remote: int, wall_ms: int, *, drift_ms_max: int) -> int:
         """Return the stamp for taking in what another node has stamped.
@@ -88,7 +91,8 @@ class HybridClock:
     def restore(self, last: int) -> None:
         """Go on above a stamp that was found on disk, and above its own."""
         assert 0 <= last <= STAMP_MAX, f"not a stamp: {last}"
-        self._last = max(self._last, last)
+        if last > self._last:
+            self._last = last
 
     def _advance(self, stamp: int, count: int) -> int:
         last = stamp + count - 1

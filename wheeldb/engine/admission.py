@@ -12,6 +12,8 @@ Everything is judged before anything is emitted, so that a refusal in the middle
 changed nothing.
 """
 
+from bisect import bisect_left
+
 from wheeldb.clock.timekeeper import Now
 from wheeldb.engine.columns import Columns
 from wheeldb.engine.decide import Decider
@@ -49,6 +51,13 @@ class Scheduled:
         self.columns: Columns | None = None
         self.positions: list[int] | None = None
         self.standing: dict[int, tuple[Row | Finished, bool]] = {}
+
+    def place_of(self, position: int) -> tuple[Columns, int]:
+        """Return columns, and where there, of a task that was scheduled."""
+        assert self.columns is not None, f"nothing was scheduled for task {position}"
+        if self.positions is None:
+            return self.columns, position
+        return self.columns, bisect_left(self.positions, position)
 
 
 def schedule(decider: Decider, request: Request) -> Scheduled:

@@ -104,7 +104,7 @@ class Committer:
         self._is_closed = False
         # No unsynced event takes a number at or above it.
         self._bound = writer.position.bound
-        self._lines = {kind: Line(is_synced=kind) for kind in (False, True)}
+        self._lines = {True: Line(FrameType.SYNCED), False: Line(FrameType.UNSYNCED)}
         # The group that its leader has not brought to an end yet, by kind.
         self._open: dict[bool, Group | None] = {True: None, False: None}
         self._flight = Flight(state, window, decider, clock, keeper, hlc)
@@ -272,7 +272,7 @@ class Committer:
         if line.first() is call:
             with self.turn:
                 if not call.is_settled:
-                    self._lead(line, FrameType.SYNCED)
+                    self._lead(line, synced=True)
         elif call.gate is None:
             # Before it is there nobody can wake the caller: look again.
             call.close_gate()
@@ -284,17 +284,17 @@ class Committer:
         line.join(call)
         with self.pen:
             if not call.is_settled and not call.is_synced:
-                self._lead(line, FrameType.UNSYNCED)
+                self._lead(line, synced=False)
 
-    def _lead(self, line: Line, kind: FrameType) -> None:
+    def _lead(self, line: Line, *, synced: bool) -> None:
         """Bring one group to its end; the turn (or the pen) is held."""
-        group = self._open[kind is FrameType.SYNCED]
+        group = self._open[synced]
         if group is None:
             calls = line.take()
             if self.poison is not None or self._is_closed:
                 self._refuse(calls)
             elif calls:
-                group = Group(calls, kind)
+                group = Group(calls, line.kind)
         if group is not None:
             self._bring_to_end(group)
         line.tidy()
@@ -325,7 +325,8 @@ class Committer:
             self._fail(group)
         self._settle(group)
         for call in group.calls:
-            call.wake()
+            if call.gate is not None:
+                call.wake()
         self._open[synced] = None
 
     def _resume(self, synced: bool) -> None:
@@ -337,17 +338,16 @@ class Committer:
         """Write and sync it, from the step that it has reached."""
         if group.step < Step.WRITTEN:
             with self.pen:
-                self._clear_pen(group)
+                other = self._open[not group.is_synced]
+                if other is not None:
+                    self._clear_pen(other)
                 if self.poison is None:
                     self._decide_and_write(group)
         if self.poison is None and group.is_synced and group.step < Step.SYNCED:
             self._sync(group)
 
-    def _clear_pen(self, group: Group) -> None:
+    def _clear_pen(self, other: Group) -> None:
         """Bring a frame that an interrupted leader left half-way out of the way."""
-        other = self._open[not group.is_synced]
-        if other is None:
-            return
         if Step.FORMED < other.step < Step.WRITTEN:
             self._decide_and_write(other)
         elif other.undo is not None and other.step == Step.FORMED:
@@ -379,7 +379,7 @@ class Committer:
             return
         if group.placed is None:
             payload = b"".join(group.parts)
-            last_lsn = self.state.last_lsn
+            before_lsn, last_lsn = writer.last_lsn, self.state.last_lsn
             if writer.must_rotate(len(payload)) or last_lsn >= self._bound:
                 if not group.is_synced:
                     self._make_synced(group)
@@ -390,8 +390,8 @@ class Committer:
             group.placed = writer.place(
                 group.kind,
                 payload,
-                first_lsn=writer.last_lsn + 1,
-                count=last_lsn - writer.last_lsn,
+                first_lsn=before_lsn + 1,
+                count=last_lsn - before_lsn,
                 hlc=group.hlc,
                 watermark=self.durable_lsn,
                 bound=lsn_bound(last_lsn),

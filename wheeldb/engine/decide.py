@@ -79,7 +79,8 @@ class Decider:
         self.scheduled_count = 0
         self.author = ""
         self._written_author: str | None = None
-        self._stamp = 0
+        # The stamp that the next event gets.
+        self.stamp = 0
 
     def begin(self, now: Now, stamp: int) -> None:
         """Start a group: its moment and the stamp of its first event."""
@@ -87,13 +88,8 @@ class Decider:
         self.parts = []
         self.taken = []
         self.rests_on = 0
-        self._stamp = stamp
+        self.stamp = stamp
         self._written_author = None
-
-    @property
-    def stamp(self) -> int:
-        """The stamp that the next event would get."""
-        return self._stamp
 
     def emit(self, fact: Fact) -> int:
         """Number and apply a fact and keep its bytes; return its first LSN."""
@@ -102,10 +98,10 @@ class Decider:
             self.parts.append(pack_author(self.author))
             self._written_author = self.author
         self.parts.append(fact.pack())
-        apply(self.state, fact, lsn, self._stamp)
+        apply(self.state, fact, lsn, self.stamp)
         if fact.columns is not None:
             self.scheduled_count += fact.count
-        self._stamp += 1
+        self.stamp += 1
         return lsn
 
     @contextmanager
@@ -114,7 +110,7 @@ class Decider:
         state, outer = self.state, self.state.undo
         inner = undoing.mark(state)
         parts_count, author = len(self.parts), self._written_author
-        stamp = self._stamp
+        stamp = self.stamp
         state.undo = inner
         try:
             yield
@@ -122,7 +118,7 @@ class Decider:
             undoing.roll_back(state, inner)
             del self.parts[parts_count:]
             self._written_author = author
-            self._stamp = stamp
+            self.stamp = stamp
             raise
         finally:
             # An interrupt before the last line leaves `inner` to be rolled back.

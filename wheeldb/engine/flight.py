@@ -94,7 +94,7 @@ class Flight:
             if not self._decide_calls(group):
                 self.take_back(group)
                 return
-            self._hlc.restore(max(group.hlc, decider.stamp - 1))
+            self._hlc.restore(decider.stamp - 1)
             group.rests_on = decider.rests_on
             group.undo.last_lsn = state.last_lsn
             if state.touched:

@@ -119,8 +119,8 @@ class Call:
                 gate.release()
 
 
-class Step(IntEnum):
-    """How far a group has come."""
+class Step:
+    """How far a group has come; plain numbers, as they are looked at all the time."""
 
     FORMED = 0
     DECIDED = 1
@@ -172,7 +172,7 @@ class Group:
         self.calls = calls
         self.kind = kind
         self.is_synced = kind is FrameType.SYNCED
-        self.step = Step.FORMED
+        self.step: int = Step.FORMED
         self.undo: Undo | None = None
         self.deciding: Call | None = None
         self.parts: list[bytes] = []

@@ -15,6 +15,7 @@ after all leaves its line by itself: it has joined another.
 from collections import deque
 
 from wheeldb.engine.group import Call
+from wheeldb.log.frame import FrameType
 
 __all__ = ("GROUP_BYTES_MAX", "GROUP_EVENTS_MAX", "Line")
 
@@ -26,8 +27,9 @@ GROUP_BYTES_MAX = 2**20
 class Line:
     """Calls in the order in which they came."""
 
-    def __init__(self, *, is_synced: bool) -> None:
-        self._is_synced = is_synced
+    def __init__(self, kind: FrameType) -> None:
+        self.kind = kind
+        self._is_synced = kind is FrameType.SYNCED
         self._calls: deque[Call] = deque()
 
     def __len__(self) -> int:

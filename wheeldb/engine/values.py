@@ -11,7 +11,6 @@ from typing import overload
 
 from wheeldb.clock.timekeeper import Now, Timekeeper
 from wheeldb.engine.admission import Scheduled
-from wheeldb.engine.columns import Columns
 from wheeldb.engine.row import (
     DEAD,
     LEASED,
@@ -30,12 +29,13 @@ from wheeldb.payload import unpack_payload
 __all__ = ("Presenter", "Receipts", "instant")
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_MILLISECOND = timedelta(milliseconds=1)
 _STATES = {LEASED: TaskState.LEASED, DEAD: TaskState.DEAD, PARKED: TaskState.PARKED}
 
 
 def instant(unix_ms: int) -> datetime:
     """Return Unix milliseconds as an aware datetime."""
-    return _EPOCH + timedelta(milliseconds=unix_ms)
+    return _EPOCH + _MILLISECOND * unix_ms
 
 
 class Presenter:
@@ -121,25 +121,30 @@ class Presenter:
             task_id, due_at, kept.lsn, created, state, kept.version, durability
         )
 
-    def receipt_for_new(
+    def receipt_at(
         self,
-        columns: Columns,
+        scheduled: Scheduled,
         position: int,
-        now: Now,
         paused_queues: frozenset[str],
         durability: str,
     ) -> Receipt:
-        """Return the receipt for a task as it was scheduled, without making its row."""
-        number = columns.first + position
-        timeline, queue, _ = columns.lane_key(position)
-        due_ms = columns.due(position)
+        """Return the receipt for one task of a request, as of its decision."""
+        now = scheduled.now
+        standing = scheduled.standing.get(position)
+        if standing is not None:
+            return self.receipt(*standing, now, paused_queues, durability)
+        # It was scheduled; a row would take as long to make as the receipt.
+        columns, index = scheduled.place_of(position)
+        number = columns.first + index
+        timeline, queue, _ = columns.lane_key(index)
+        due_ms = columns.due(index)
         return Receipt(
-            columns.id(position) or generated_id(number),
+            columns.id(index) or generated_id(number),
             self.due_at(timeline, due_ms),
             number,
             True,
             _waiting_state(timeline, due_ms, queue, now, paused_queues),
-            columns.options(position).get(F.VERSION, 0),  # type: ignore[arg-type]
+            columns.options(index).get(F.VERSION, 0),  # type: ignore[arg-type]
             durability,
         )
 
@@ -199,11 +204,6 @@ class Receipts(Sequence[Receipt]):
         self._presenter = presenter
         self._paused_queues = paused_queues
         self._durability = durability
-        self._index_of: dict[int, int] | None = None
-        if scheduled.positions is not None:
-            self._index_of = {
-                position: index for index, position in enumerate(scheduled.positions)
-            }
 
     def __len__(self) -> int:
         return self._scheduled.count
@@ -217,22 +217,11 @@ class Receipts(Sequence[Receipt]):
     def __getitem__(self, position: int | slice) -> Receipt | list[Receipt]:
         if isinstance(position, slice):
             return [self[index] for index in range(*position.indices(len(self)))]
-        scheduled = self._scheduled
-        count = scheduled.count
+        count = self._scheduled.count
         if not -count <= position < count:
             raise IndexError(f"receipt {position} of {count}")
-        position %= count
-        now, paused_queues = scheduled.now, self._paused_queues
-        standing = scheduled.standing.get(position)
-        if standing is not None:
-            return self._presenter.receipt(
-                *standing, now, paused_queues, self._durability
-            )
-        columns = scheduled.columns
-        assert columns is not None, "what does not stand was scheduled"
-        index = position if self._index_of is None else self._index_of[position]
-        return self._presenter.receipt_for_new(
-            columns, index, now, paused_queues, self._durability
+        return self._presenter.receipt_at(
+            self._scheduled, position % count, self._paused_queues, self._durability
         )
 
     def __iter__(self) -> Iterator[Receipt]:

@@ -147,7 +147,8 @@ def frame_bytes(payload_length: int) -> int:
 
 def lsn_bound(last_lsn: int) -> int:
     """Return the bound that a frame ending with `last_lsn` states."""
-    return min(last_lsn + LSN_BOUND_STEP, LSN_MAX)
+    bound = last_lsn + LSN_BOUND_STEP
+    return bound if bound < LSN_MAX else LSN_MAX
 
 
 def payload_checksum(payload: bytes, salt: bytes, first_lsn: int) -> int:

@@ -149,35 +149,31 @@ class LogWriter:
         self.sync_data: Callable[[int], None] = disk.sync_data
         self._disk = disk
         self._entropy = entropy
-        self._position = position
+        # Where the log stands. Moved by the writer alone, read by everybody.
+        self.position = position
         self._first_number = position.header.number
-
-    @property
-    def position(self) -> Position:
-        """Return where the log stands."""
-        return self._position
 
     @property
     def fd(self) -> int:
         """Return the last segment's descriptor; it stays open over one rotation."""
-        return self._position.fd
+        return self.position.fd
 
     @property
     def last_lsn(self) -> int:
         """Return the last LSN that landed, synced or not."""
-        return self._position.last_lsn
+        return self.position.last_lsn
 
     @property
     def path(self) -> str:
         """Return the last segment's path."""
-        return self._path(self._position)
+        return self._path(self.position)
 
     def must_rotate(self, payload_length: int) -> bool:
         """Return whether a frame belongs into the next segment.
 
         One that is larger than a segment gets an empty segment for itself.
         """
-        position = self._position
+        position = self.position
         end = position.offset + frame_bytes(payload_length)
         return end > self.segment_bytes and position.offset > SEGMENT_HEADER_BYTES
 
@@ -212,7 +208,7 @@ class LogWriter:
         Raises:
             ValueError: If the payload is over 32 MiB.
         """
-        before = self._position
+        before = self.position
         jump = first_lsn - before.last_lsn - 1
         assert jump == 0 or (is_opened and jump > 0), (
             f"LSN {first_lsn} does not follow {before.last_lsn}"
@@ -230,7 +226,7 @@ class LogWriter:
             flags=OPENED if is_opened else 0,
         )
         offset = before.offset
-        if align and self._needs_block(kind, before, watermark):
+        if align and self.block_align and self._needs_block(kind, before, watermark):
             offset = block_end(offset)
         end = offset + len(data)
         # A frame that crosses the line of what is zeroed takes the next piece along;
@@ -300,8 +296,8 @@ class LogWriter:
 
     def landed(self, placed: Placed) -> None:
         """Move the cursor behind a written frame; a repetition does nothing."""
-        if self._position is placed.before:
-            self._position = placed.after
+        if self.position is placed.before:
+            self.position = placed.after
 
     def rotate(self) -> int:
         """Leave the segment and begin the next; return the LSN durable by that.
@@ -318,7 +314,7 @@ class LogWriter:
             LogSyncError: If a sync failed: what is durable is unknown.
             OSError: If there is no room; the old segment can still be written.
         """
-        before = self._position
+        before = self.position
         if before.offset <= SEGMENT_HEADER_BYTES:
             return before.last_lsn  # Ensures 2
         self._disk.truncate(before.fd, block_end(before.offset))
@@ -338,7 +334,7 @@ class LogWriter:
             predecessor_crc=before.previous_crc,
         )
         fd, header = build_segment(self._disk, self.directory, header)
-        self._position = before._replace(
+        self.position = before._replace(
             header=header,
             fd=fd,
             offset=SEGMENT_HEADER_BYTES,
@@ -392,21 +388,21 @@ class LogWriter:
             LogSyncError: If the sync failed.
             OSError: If the file could not be cut.
         """
-        position = self._position
+        position = self.position
         self._disk.truncate(position.fd, block_end(position.offset))
         sync_file(self._disk, position.fd, self._path(position))
 
     def close(self) -> None:
         """Close the descriptors; nothing is written or synced. Call it once."""
-        position = self._position
-        self._position = position._replace(previous_fd=None)
+        position = self.position
+        self.position = position._replace(previous_fd=None)
         if position.previous_fd is not None:
             self._disk.close(position.previous_fd)
         self._disk.close(position.fd)
 
     def check(self) -> list[str]:
         """Return what is wrong between the cursor and the file; reads one header."""
-        position = self._position
+        position = self.position
         findings: list[str] = []
         size = self._disk.size(position.fd)
         if size < position.offset:
@@ -428,7 +424,7 @@ class LogWriter:
 
     def statistics(self) -> LogStatistics:
         """Return the counts at this moment."""
-        position = self._position
+        position = self.position
         return LogStatistics(
             segment=position.header.number,
             segment_bytes=position.offset,
@@ -444,8 +440,6 @@ class LogWriter:
         # Unsynced frames may share a block with each other: nobody was promised that
         # they survive a power cut. With a synced frame they may not, nor with those
         # that a sync has reached meanwhile.
-        if not self.block_align:
-            return False
         return (
             kind != FrameType.UNSYNCED
             or before.last_type != FrameType.UNSYNCED
