@@ -112,6 +112,8 @@ BAD_OPTIONS: list[dict[str, object]] = [
         Retry(backoff=Fixed("1")),  # type: ignore[arg-type]
         Retry(backoff=Exponential(NAN)),
         Retry(backoff=Exponential(1, cap=INFINITY)),
+        Retry(backoff=Fixed(1e307)),
+        Retry(backoff=Exponential(1, cap=10**400)),
         Retry(on=OSError),  # type: ignore[arg-type]
         Retry(on=("OSError",)),  # type: ignore[arg-type]
         Retry(on=(5,)),  # type: ignore[arg-type]

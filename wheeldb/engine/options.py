@@ -8,12 +8,12 @@ log, or ``None`` for the default, which is left out there:
     OPTIONS["id"]       is None                          (judged by ``request.py``)
 """
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 
 from wheeldb.engine.moment import DUE_MS_MAX, instant_ms, span_ms
 from wheeldb.engine.names import ID_BYTES_MAX, judge_text
+from wheeldb.engine.row import QUEUE_DEFAULT
 from wheeldb.events import F
 from wheeldb.model import Exponential, Fixed, Linear, Retry
 
@@ -21,6 +21,7 @@ __all__ = ("OPTIONS",)
 
 ATTEMPTS_MAX = 2**31 - 1
 LEASE_MS_MAX = 366 * 86_400_000
+BACKOFF_S_MAX = DUE_MS_MAX // 1000
 TAGS_MAX = 32
 HEADERS_BYTES_MAX = 8_192
 
@@ -38,7 +39,7 @@ def _integer(what: str, low: int, high: int) -> Callable[[object], int | None]:
 
 def _queue(value: object) -> str | None:
     judge_text(value, "the queue", ID_BYTES_MAX)
-    return None if value == "default" else value  # type: ignore[return-value]
+    return None if value == QUEUE_DEFAULT else value  # type: ignore[return-value]
 
 
 def _retry(value: object) -> list[object] | None:
@@ -76,8 +77,11 @@ def _retry(value: object) -> list[object] | None:
                 "or Fixed"
             )
     for number in numbers:
-        if type(number) not in (int, float) or not 0 <= number < math.inf:
-            raise ValueError(f"a back-off of {number!r} seconds is not a finite time")
+        if type(number) not in (int, float) or not 0 <= number <= BACKOFF_S_MAX:
+            raise ValueError(
+                f"a back-off of {number!r:.40} seconds; it is zero or more, and ends "
+                "before the year 9999 does"
+            )
     return [value.max_attempts, kind, *numbers, names]
 
 

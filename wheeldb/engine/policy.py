@@ -9,6 +9,7 @@ another process, waits the same ("full jitter", as in the AWS Architecture Blog,
 
 from hashlib import blake2b
 
+from wheeldb.engine.moment import DUE_MS_MAX
 from wheeldb.engine.row import Row
 from wheeldb.events import F
 from wheeldb.model import Exponential, Fixed, Linear, Retry
@@ -58,6 +59,7 @@ def retry_of(row: Row) -> Retry:
 
 def retry_wait_ms(row: Row) -> int:
     """Return how long the task waits after the attempt that has just failed."""
-    wait_ms = retry_of(row).backoff.seconds(row.attempts) * 1000
+    # A back-off that another release let through may be longer than time itself.
+    wait_ms = min(retry_of(row).backoff.seconds(row.attempts) * 1000, DUE_MS_MAX)
     seed = blake2b(f"{row.number}/{row.attempts}".encode(), digest_size=7).digest()
     return int(wait_ms * int.from_bytes(seed) / 2**56)
