@@ -45,11 +45,10 @@ def pack_payload(payload: object, bytes_max: int) -> bytes:
     if not _is_flat(payload):
         _judge(payload, "payload", 0)
     try:
-        packed = msgpack.packb(payload, use_bin_type=True)
+        packed: bytes = msgpack.Packer().pack(payload)
     except (OverflowError, ValueError):
         _judge(payload, "payload", 0)  # says where
         raise
-    assert isinstance(packed, bytes)
     if len(packed) > bytes_max:
         raise PayloadTooLarge(
             f"the payload takes {len(packed)} bytes, {bytes_max} are allowed; keep "

@@ -383,14 +383,16 @@ class Timekeeper:
         believed, the high-water mark is up to date, and the origin, too, unless
         off-time is owed: that is measured from it.
         """
-        self._boottime_ms = max(self._boottime_ms, reading.boottime_ms)
+        if reading.boottime_ms > self._boottime_ms:
+            self._boottime_ms = reading.boottime_ms
         wall_ms = self._wall_ms = reading.wall_ms
         if wall_ms < self._floor_ms:
             return False
         if not self._is_owed:
             elapsed_ms = reading.boottime_ms + self._offset_ms
             self._origin_ms = wall_ms + reading.cut_ms - elapsed_ms
-        self._high_water_ms = max(self._high_water_ms, wall_ms)
+        if wall_ms > self._high_water_ms:
+            self._high_water_ms = wall_ms
         return True
 
     def _doubt(self, reading: Reading) -> str:

@@ -379,7 +379,7 @@ class Committer:
             return
         if group.placed is None:
             payload = b"".join(group.parts)
-            before_lsn, last_lsn = writer.last_lsn, self.state.last_lsn
+            before_lsn, last_lsn = writer.position.last_lsn, self.state.last_lsn
             if writer.must_rotate(len(payload)) or last_lsn >= self._bound:
                 if not group.is_synced:
                     self._make_synced(group)

@@ -238,7 +238,7 @@ class Engine:
             return
         if wheels[ELAPSED].is_due(now.elapsed_ms) or wheels[WALL].is_due(now.wall_ms):
             self._tell_ready()
-        last_lsn = committer.writer.last_lsn
+        last_lsn = committer.writer.position.last_lsn
         if last_lsn != self._settled_lsn:
             self._settled_lsn = last_lsn
             self.tail_ms = self.changed_ms = now.boottime_ms

@@ -317,7 +317,7 @@ class Upkeep:
         engine, committer = self.engine, self.engine.committer
         if engine.unsynced_ms is not None:
             return engine.unsynced_ms + TAIL_MS
-        last_lsn = committer.writer.last_lsn
+        last_lsn = committer.writer.position.last_lsn
         if last_lsn == self._told_lsn or last_lsn > committer.durable_lsn:
             # Nothing to tell, or a sync goes on: its end is a change.
             return None

@@ -59,7 +59,7 @@ _LANE_MASK = (1 << (DUE_SHIFT - LANE_SHIFT)) - 1
 
 def entry_of(due_ms: int, lane: int, number: int) -> int:
     """Return the entry of a task; a due time before 1970 counts as 1970."""
-    return (max(due_ms, 0) << DUE_SHIFT) | (lane << LANE_SHIFT) | number
+    return ((due_ms if due_ms > 0 else 0) << DUE_SHIFT) | (lane << LANE_SHIFT) | number
 
 
 def entry_due(entry: int) -> int:
@@ -160,9 +160,8 @@ class Window:
     def _place(self, lane: int, due_ms: int, number: int) -> None:
         if self._is_closed(lane):
             return
-        due_ms = max(due_ms, 0)
         horizon = self.horizons.get(lane)
-        if horizon is None or (due_ms, number) < horizon:
+        if horizon is None or (max(due_ms, 0), number) < horizon:
             timeline = self.lanes.key(lane)[0]
             self.wheels[timeline].insert(entry_of(due_ms, lane, number))
 
