@@ -52,9 +52,10 @@ class SystemClock:
         """Return both clocks, read back to back."""
         wall_ns = time.time_ns()
         boottime_ns = time.clock_gettime_ns(BOOTTIME)
-        wall_ms, wall_rest = divmod(wall_ns, NS_PER_MS)
-        boottime_ms, boottime_rest = divmod(boottime_ns, NS_PER_MS)
-        return Reading(wall_ms, boottime_ms, 1 if wall_rest or boottime_rest else 0)
+        is_cut = wall_ns % NS_PER_MS or boottime_ns % NS_PER_MS
+        return Reading(
+            wall_ns // NS_PER_MS, boottime_ns // NS_PER_MS, 1 if is_cut else 0
+        )
 
     def process_ns(self) -> int:
         """Return the monotonic clock in nanoseconds."""
