@@ -496,7 +496,60 @@ def test_a_decision_that_fails_under_every_leader_poisons() -> None:
     assert [task.id for task in bench.db.tasks()] == ["first"]
 
 
+AMENDMENTS: dict[str, Callable[[wheeldb.WheelDB, str], object]] = {
+    "cancel": lambda db, task_id: db.cancel(task_id),
+    "reschedule": lambda db, task_id: db.reschedule(task_id, delay=1),
+    "run_now": lambda db, task_id: db.run_now(task_id),
+    "pause": lambda db, task_id: db.pause(task_id),
+    "resume": lambda db, task_id: db.resume(task_id),
+    "revive": lambda db, task_id: db.revive(task_id),
+}
+
+
+@pytest.mark.parametrize("name", AMENDMENTS)
+def test_a_bad_id_fails_its_own_call_and_nobody_elses(name: str) -> None:
+    """It is refused before it is in line, where it would meet whoever leads."""
+    bench = Bench()
+    bench.disk.is_holding = True
+    first = Worker(lambda: bench.db.schedule("a", delay=60))
+    bench.disk.wait_for_sync()
+    good = Worker(lambda: bench.db.schedule("a", delay=60))
+    wait_until(lambda: bench.waiting() == 2)
+    bad = Worker(lambda: AMENDMENTS[name](bench.db, 5))  # type: ignore[arg-type]
+    wait_until(lambda: bad.is_done or bench.waiting() == 3)
+    bench.disk.let_go(all_of_them=True)
+    first.join()
+    good.join()
+    with pytest.raises(TypeError, match="not a str"):
+        bad.join()
+    assert bench.committer.poison is None
+
+
 # Poison.
+
+
+@pytest.mark.parametrize("name", AMENDMENTS)
+@pytest.mark.parametrize("in_batch", [False, True])
+def test_an_unknown_outcome_names_the_task(name: str, in_batch: bool) -> None:
+    bench = Bench()
+    bench.db.schedule("a", delay=60, id="known", retry=wheeldb.Retry(1))
+    if name == "revive":
+        bench.db.run_now("known")
+        bench.db.lease()[0].reject("no")
+    elif name == "resume":
+        bench.db.pause("known")
+    bench.disk.fail("sync_data", errno.EIO)
+
+    def amend() -> None:
+        if not in_batch:
+            AMENDMENTS[name](bench.db, "known")
+            return
+        with bench.db.batch() as batch:
+            AMENDMENTS[name](batch, "known")  # type: ignore[arg-type]
+
+    with pytest.raises(wheeldb.CommitUnknown) as caught:
+        amend()
+    assert caught.value.ids == ("known",)
 
 
 @pytest.mark.parametrize("operation", ["sync_data", "pwrite"])

@@ -159,6 +159,29 @@ def test_what_ends_tasks_goes_on_over_many_segments(flash: bool) -> None:
     assert db.check() == []
 
 
+def test_a_batch_may_do_what_the_weakest_of_its_calls_may() -> None:
+    bench, _ = filled()
+    db = bench.db
+    for number in range(0, 400, 4):
+        with db.batch() as batch:
+            for one in range(number, number + 4):
+                batch.cancel(f"later-{one}", expect=wheeldb.CancelOutcome.CANCELLED)
+    segments = {frame.segment for frame in scan_frames(db._engine, 0)}
+    assert len(segments) > 1
+
+    def cancel_and_schedule() -> None:
+        with db.batch() as batch:
+            batch.cancel("due-1", running=True)
+            batch.schedule("a", "x" * 5_000, delay=1)
+
+    with pytest.raises(StorageFullError):
+        cancel_and_schedule()
+    task = db.get("due-1")
+    assert task is not None
+    assert task.state == "leased"
+    assert db.check() == []
+
+
 def test_leases_and_retries_have_the_ballast() -> None:
     bench, leases = filled()
     assert bench.held("ballast") == SEGMENT_BYTES

@@ -16,6 +16,7 @@ from wheeldb.engine.commit import Need
 from wheeldb.engine.decide import Decider
 from wheeldb.engine.engine import Engine
 from wheeldb.engine.moment import DUE_MS_MAX, delay_ms, instant_ms, span_ms
+from wheeldb.engine.names import lookup_id
 from wheeldb.engine.request import Limits, Request, build
 from wheeldb.engine.row import Finished, Row
 from wheeldb.engine.upkeep import Upkeep
@@ -123,6 +124,24 @@ class Access:
             size=size,
             ids=ids,
         )
+
+    def amend(
+        self,
+        task_id: str,
+        decide: Callable[[Decider], _Answer],
+        *,
+        need: Need = Need.BALLAST,
+    ) -> _Answer:
+        """Commit a change of one task.
+
+        Its id is judged here, in the caller's own thread: what breaks off a decision
+        meets whoever leads the group.
+
+        Raises:
+            TypeError: The id is no ``str``.
+        """
+        lookup_id(task_id)
+        return self.commit(decide, need=need, ids=(task_id,))
 
     def request(self, tasks: Sequence[NewTask], *, many: bool) -> Request:
         """Judge and pack tasks that are to be scheduled.

@@ -22,6 +22,7 @@ from wheeldb.engine import admission, amendment
 from wheeldb.engine.admission import Scheduled
 from wheeldb.engine.commit import Need
 from wheeldb.engine.decide import Decider
+from wheeldb.engine.names import lookup_id
 from wheeldb.engine.request import judge_size
 from wheeldb.engine.row import Row
 from wheeldb.errors import BatchRefused, TaskError
@@ -42,6 +43,8 @@ class Batch:
     def __init__(self, access: Access) -> None:
         self._access = access
         self._operations: list[tuple[_Operation, CancelOutcome | None]] = []
+        self._ids: list[str] = []
+        self._need = Need.RESERVE
         self._size = 0
         self._is_open = False
         self.results: list[object] = []
@@ -56,7 +59,9 @@ class Batch:
         """
         request = self._access.request([NewTask(name, payload, **options)], many=False)
         self._add(
-            lambda decider: admission.schedule(decider, request), size=request.size
+            lambda decider: admission.schedule(decider, request),
+            ids=request.ids,
+            size=request.size,
         )
 
     def schedule_many(self, tasks: Sequence[NewTask]) -> None:
@@ -66,11 +71,13 @@ class Batch:
             TypeError, ValueError: For an argument that can't be right.
         """
         if not len(tasks):
-            self._add(lambda decider: [], size=0)
+            self._add(lambda decider: [], need=Need.RESERVE, size=0)
             return
         request = self._access.request(tasks, many=True)
         self._add(
-            lambda decider: [admission.schedule(decider, request)], size=request.size
+            lambda decider: [admission.schedule(decider, request)],
+            ids=request.ids,
+            size=request.size,
         )
 
     def cancel(
@@ -83,8 +90,10 @@ class Batch:
             running: End a running attempt, too.
             expect: The outcome without which the whole batch is refused.
         """
-        self._add(
+        self._amend(
+            id,
             lambda decider: amendment.cancel(decider, id, running=running),
+            need=Need.RESERVE,
             expect=expect,
         )
 
@@ -98,30 +107,46 @@ class Batch:
     ) -> None:
         """Give a task another due time; see ``WheelDB.reschedule``."""
         due = self._access.due(delay, at)
-        self._add(
-            lambda decider: amendment.reschedule(decider, id, *due(decider), expect_lsn)
+        self._amend(
+            id,
+            lambda decider: amendment.reschedule(
+                decider, id, *due(decider), expect_lsn
+            ),
         )
 
     def revive(self, id: str) -> None:
         """Make a dead task due again; its result is how many were: 0 or 1."""
-        self._add(lambda decider: int(amendment.revive(decider, id)))
+        self._amend(id, lambda decider: int(amendment.revive(decider, id)))
 
     def run_now(self, id: str) -> None:
         """Make a task due at once; see ``WheelDB.run_now``."""
-        self._add(lambda decider: amendment.run_now(decider, id))
+        self._amend(id, lambda decider: amendment.run_now(decider, id))
 
     def pause(self, id: str) -> None:
         """Pause a task; see ``WheelDB.pause``."""
-        self._add(lambda decider: amendment.pause(decider, id))
+        self._amend(id, lambda decider: amendment.pause(decider, id))
 
     def resume(self, id: str, *, now: bool = False) -> None:
         """Resume a task; see ``WheelDB.resume``."""
-        self._add(lambda decider: amendment.resume(decider, id, now=now))
+        self._amend(id, lambda decider: amendment.resume(decider, id, now=now))
+
+    def _amend(
+        self,
+        task_id: str,
+        operation: _Operation,
+        *,
+        need: Need = Need.BALLAST,
+        expect: CancelOutcome | None = None,
+    ) -> None:
+        lookup_id(task_id)  # judged now, not within the decision
+        self._add(operation, need=need, ids=[task_id], expect=expect)
 
     def _add(
         self,
         operation: _Operation,
         *,
+        need: Need = Need.REFUSE,
+        ids: Sequence[str] = (),
         expect: CancelOutcome | None = None,
         size: int = 64,
     ) -> None:
@@ -129,6 +154,9 @@ class Batch:
             raise RuntimeError("a batch is filled within its `with` block")
         judge_size(self._size + size)
         self._operations.append((operation, expect))
+        self._ids += ids
+        # On a full disk it can do what the weakest of its calls could do alone.
+        self._need = min(self._need, need)
         self._size += size
 
     def _decide(self, decider: Decider) -> list[object]:
@@ -156,7 +184,9 @@ class Batch:
     def _commit(self) -> None:
         if not self._operations:
             return
-        results = self._access.commit(self._decide, need=Need.REFUSE, size=self._size)
+        results = self._access.commit(
+            self._decide, need=self._need, size=self._size, ids=self._ids
+        )
         self.results = [self._present(result) for result in results]
 
     def _present(self, result: object) -> object:

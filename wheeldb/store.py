@@ -22,7 +22,7 @@ from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime
 from pathlib import Path
 from types import TracebackType
-from typing import Self, TypeVar, Unpack
+from typing import Self, Unpack
 
 from wheeldb.access import Access
 from wheeldb.backup import backup_store
@@ -41,7 +41,7 @@ from wheeldb.engine.history import (
     watch_events,
 )
 from wheeldb.engine.listing import Filter, iterate_tasks
-from wheeldb.engine.names import judge_text, lookup_id
+from wheeldb.engine.names import ID_BYTES_MAX, judge_text, lookup_id
 from wheeldb.engine.upkeep import Upkeep
 from wheeldb.engine.waiting import wait_for_end
 from wheeldb.errors import TaskNotFound
@@ -62,10 +62,6 @@ from wheeldb.recovery import RecoveryReport
 from wheeldb.settings import Settings
 
 __all__ = ("WheelDB",)
-
-_Answer = TypeVar("_Answer")
-
-ERROR_CHARS_MAX = 2_000
 
 
 class WheelDB:
@@ -165,7 +161,8 @@ class WheelDB:
             ``CANCELLED`` (also if it was before), ``LEASED`` (it runs now and will not
             be retried), ``FINISHED`` or ``UNKNOWN``.
         """
-        return self._access.commit(
+        return self._access.amend(
+            id,
             lambda decider: amendment.cancel(decider, id, running=running),
             need=Need.RESERVE,
         )
@@ -191,11 +188,11 @@ class WheelDB:
             StaleVersion: It was changed after ``expect_lsn``.
         """
         due = self._access.due(delay, at)
-        row = self._access.commit(
+        row = self._access.amend(
+            id,
             lambda decider: amendment.reschedule(
                 decider, id, *due(decider), expect_lsn
             ),
-            need=Need.BALLAST,
         )
         return self._access.receipt(row)
 
@@ -221,9 +218,7 @@ class WheelDB:
         """
         if id is not None:
             return int(
-                self._access.commit(
-                    lambda decider: amendment.revive(decider, id), need=Need.BALLAST
-                )
+                self._access.amend(id, lambda decider: amendment.revive(decider, id))
             )
         if queue is None and name is None and tag is None:
             raise TypeError("give an id, or a queue, name or tag")
@@ -240,9 +235,7 @@ class WheelDB:
             TaskNotFound: No unfinished task has the id.
         """
         return self._access.receipt(
-            self._access.commit(
-                lambda decider: amendment.run_now(decider, id), need=Need.BALLAST
-            )
+            self._access.amend(id, lambda decider: amendment.run_now(decider, id))
         )
 
     def pause(self, id: str | None = None, *, queue: str | None = None) -> None:
@@ -253,16 +246,14 @@ class WheelDB:
             TypeError: Not exactly one of id and queue was given.
         """
         self._require_one(id, queue)
-        if id is not None:
+        if queue is not None:
             self._access.commit(
-                lambda decider: amendment.pause(decider, id), need=Need.BALLAST
-            )
-        else:
-            self._access.commit(
-                lambda decider: amendment.pause_queue(decider, queue),  # type: ignore[arg-type]
+                lambda decider: amendment.pause_queue(decider, queue),
                 need=Need.BALLAST,
             )
             self._engine.queue_changed()
+        elif id is not None:
+            self._access.amend(id, lambda decider: amendment.pause(decider, id))
 
     def resume(
         self,
@@ -284,20 +275,19 @@ class WheelDB:
         """
         self._require_one(id, queue)
         if id is not None:
+            self._access.amend(
+                id, lambda decider: amendment.resume(decider, id, now=now)
+            )
+        elif queue is not None:
             self._access.commit(
-                lambda decider: amendment.resume(decider, id, now=now),
+                lambda decider: amendment.resume_queue(decider, queue),
                 need=Need.BALLAST,
             )
-            return
-        self._access.commit(
-            lambda decider: amendment.resume_queue(decider, queue),  # type: ignore[arg-type]
-            need=Need.BALLAST,
-        )
-        self._engine.queue_changed()
-        if now:
-            for task in self.tasks(state=TaskState.SCHEDULED, queue=queue):
-                with contextlib.suppress(TaskNotFound):
-                    self.run_now(task.id)
+            self._engine.queue_changed()
+            if now:
+                for task in self.tasks(state=TaskState.SCHEDULED, queue=queue):
+                    with contextlib.suppress(TaskNotFound):
+                        self.run_now(task.id)
 
     # Looking.
 
@@ -550,7 +540,7 @@ class WheelDB:
         if (id is None) == (queue is None):
             raise TypeError("give exactly one of id and queue")
         if queue is not None:
-            judge_text(queue, "the queue", 255)
+            judge_text(queue, "the queue", ID_BYTES_MAX)
 
     def _forget_parent(self) -> None:
         self._access.closed_because = (
