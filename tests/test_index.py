@@ -472,6 +472,19 @@ class TestLmdbIndex:
             beside.statistics()
         swapped.close()
 
+    def test_lock_file_has_no_hole(self, lmdb_index: LmdbIndex) -> None:
+        # LMDB writes through a map into it: without a block that is a SIGBUS.
+        beside = LmdbIndex.build(lmdb_index.path, disk=OsDisk())
+        for name in ("lock.mdb", "new.mdb-lock"):
+            status = os.stat(f"{lmdb_index.path}/{name}")
+            assert status.st_blocks * 512 >= status.st_size == 8192
+        lmdb_index.close()
+        swapped = beside.swap_in()
+
+        status = os.stat(f"{swapped.path}/lock.mdb")
+        assert status.st_blocks * 512 >= status.st_size == 8192
+        swapped.close()
+
     def test_left_over_of_a_build_is_written_over(self, lmdb_index: LmdbIndex) -> None:
         beside = LmdbIndex.build(lmdb_index.path, disk=OsDisk())
         beside.apply(some_tasks(0, 20))

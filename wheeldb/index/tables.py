@@ -27,7 +27,7 @@ from weakref import WeakSet
 
 import lmdb
 
-from wheeldb.disk import Disk
+from wheeldb.disk import Disk, write_all
 from wheeldb.errors import ClosedError
 from wheeldb.index.changes import (
     PIECE_ROWS_MAX,
@@ -45,6 +45,8 @@ DATA_FILE = "data.mdb"
 LOCK_FILE = "lock.mdb"
 BUILD_FILE = "new.mdb"
 _BUILD_LOCK_FILE = "new.mdb-lock"
+# As long as LMDB makes it for its 126 readers.
+LOCK_BYTES = 8192
 
 # Address space, not memory; where there is less of it (an old kernel's limits, small
 # boards) the first size is halved until it fits.
@@ -84,6 +86,7 @@ class LmdbIndex:
 
         Raises:
             IndexDamaged: If LMDB refuses, or a table is missing.
+            OSError: As the disk says.
         """
         self._path = path
         self._file = file
@@ -98,6 +101,8 @@ class LmdbIndex:
         # Why nothing is possible any more: it was closed, or LMDB refused once.
         self._closed_because = ""
         self._damage: IndexDamaged | None = None
+        if lock and not readonly:
+            self._fill_lock_file()
         self._environment = self._open_environment(readonly, lock)
         try:
             self.databases = self._open_databases()
@@ -153,8 +158,8 @@ class LmdbIndex:
             disk.sync(handle)
         finally:
             disk.close(handle)
-        _unlink_if_there(disk, f"{path}/{LOCK_FILE}")
-        _unlink_if_there(disk, f"{path}/{_BUILD_LOCK_FILE}")
+        # Its lock file comes along: on a full disk there may be no room for another.
+        disk.rename(f"{path}/{_BUILD_LOCK_FILE}", f"{path}/{LOCK_FILE}")
         disk.rename(f"{path}/{BUILD_FILE}", f"{path}/{DATA_FILE}")
         disk.sync_directory(path)
         disk.sync_directory(os.path.dirname(path) or ".")
@@ -280,6 +285,23 @@ class LmdbIndex:
             view.due(0, None, 1)
             view.numbers_for(bytes(8))
             view.finished_range(-1, 1)
+
+    def _fill_lock_file(self) -> None:
+        # LMDB maps its lock file and writes into the hole that it makes of it: where
+        # the disk has no room for that, the process dies of a SIGBUS.
+        name = LOCK_FILE if self._is_placed else _BUILD_LOCK_FILE
+        path = f"{self._path}/{name}"
+        info = self._disk.info(path)
+        if info is not None and info.size >= LOCK_BYTES:
+            return
+        handle = self._disk.open(path, create=True)
+        try:
+            write_all(self._disk, handle, bytes(LOCK_BYTES), 0)
+        except BaseException:
+            self._disk.truncate(handle, 0)
+            raise
+        finally:
+            self._disk.close(handle)
 
     def _open_environment(self, readonly: bool, lock: bool) -> lmdb.Environment:
         path = self._path if self._is_placed else f"{self._path}/{self._file}"
