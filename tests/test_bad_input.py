@@ -786,7 +786,7 @@ def test_on_a_full_disk_new_tasks_are_refused_and_old_ones_end() -> None:
         db, disk = bench.db, bench.disk
         ids = [db.schedule("task", b"x" * 500, delay=1).id for _ in range(50)]
         disk.full(2**30)
-        disk.full(2**30 - disk.free_bytes("/store"))
+        disk.full(2**30 - disk.free_bytes())
         before = db.statistics().pending_count
         accepted = 0
         for _ in range(1_000):

@@ -22,7 +22,6 @@ from wheeldb.disk import (
     Disk,
     LockHeld,
     OsDisk,
-    read_exactly,
     replace_file,
     write_all,
 )
@@ -222,9 +221,6 @@ class TestDevice:
     def test_file_system_of_nothing(self, disk: Disk, tmp_path: Path) -> None:
         with pytest.raises(FileNotFoundError):
             disk.file_system(str(tmp_path / "missing"))
-
-    def test_free_bytes(self, disk: Disk, tmp_path: Path) -> None:
-        assert disk.free_bytes(str(tmp_path)) > 0
 
     def test_is_flash_answers(self, disk: Disk, tmp_path: Path) -> None:
         assert disk.is_flash(str(tmp_path)) in {True, False, None}
@@ -497,18 +493,6 @@ class TestHelpers:
             write_all(disk, handle, b"x" * 10_000, 0)
 
         assert disk.dump()["/a"] == b"x" * 8192
-
-    def test_read_exactly(self) -> None:
-        disk = CrashableDisk()
-        disk.load({"/a": b"0123456789"})
-        handle = disk.open("a")
-        disk.fail("pread", "short", forever=True)
-
-        assert read_exactly(disk, handle, 6, 2) == b"234567"
-        assert read_exactly(disk, handle, 0, 50) == b""
-        disk.heal()
-        with pytest.raises(EOFError, match="ends at 10, before 11"):
-            read_exactly(disk, handle, 9, 2)
 
     def test_replace_file_on_the_real_disk(self, disk: Disk, tmp_path: Path) -> None:
         path = tmp_path / "FORMAT"

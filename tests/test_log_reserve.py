@@ -92,7 +92,7 @@ def test_ballast_is_released_and_made_again() -> None:
     fill(disk)
     assert ballast.release()
     assert not ballast.release()
-    assert disk.free_bytes("/") >= 2 * MIB
+    assert disk.free_bytes() >= 2 * MIB
     fill(disk)
     assert not ballast.restore()
     disk.unlink("/other")
@@ -109,7 +109,7 @@ def test_what_an_earlier_life_held_can_be_released_at_once() -> None:
     disk.kill()
     assert Ballast(disk, BALLAST, 2 * MIB).release()
     assert Reserve(disk, RESERVE).give_back(4096) == 4096
-    assert disk.free_bytes("/") >= 2 * MIB + 4096
+    assert disk.free_bytes() >= 2 * MIB + 4096
 
 
 def test_a_length_without_blocks_is_not_trusted() -> None:
@@ -117,9 +117,9 @@ def test_a_length_without_blocks_is_not_trusted() -> None:
     handle = disk.open(RESERVE, create=True)
     disk.truncate(handle, 3 * MIB)
     disk.full(6 * MIB)
-    free = disk.free_bytes("/")
+    free = disk.free_bytes()
     Reserve(disk, RESERVE).ensure(1)
-    assert disk.free_bytes("/") == free - 3 * MIB
+    assert disk.free_bytes() == free - 3 * MIB
 
 
 def test_a_file_system_that_cannot_allocate() -> None:
@@ -157,4 +157,4 @@ def test_the_files_are_no_segments() -> None:
 
 def disk_used(disk: CrashableDisk) -> int:
     disk.full(2**40)
-    return 2**40 - disk.free_bytes("/")
+    return 2**40 - disk.free_bytes()

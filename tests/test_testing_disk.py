@@ -463,7 +463,7 @@ class TestRoom:
         assert disk.pwrite(handle, b"x" * 4096, 0) == 4096
 
         assert disk.allocate(handle, 4096, 4096)
-        assert disk.free_bytes("/") == 4096
+        assert disk.free_bytes() == 4096
         assert disk.pwrite(handle, b"x" * 10_000, 4096) == 8192
 
         with raises_errno(errno.ENOSPC):
@@ -471,7 +471,7 @@ class TestRoom:
         with raises_errno(errno.ENOSPC):
             disk.allocate(handle, 12_288, 1)
         disk.pwrite(handle, b"into room that is there", 5000)
-        assert disk.free_bytes("/") == 0
+        assert disk.free_bytes() == 0
 
     @pytest.mark.parametrize("how", ["truncate", "unlink", "replace", "lift"])
     def test_room_comes_back(self, how: str) -> None:
@@ -501,9 +501,9 @@ class TestRoom:
         for _ in range(9):
             disk.sync_directory("/")
 
-        assert disk.free_bytes("/") == 0
+        assert disk.free_bytes() == 0
         disk.close(handle)
-        assert disk.free_bytes("/") == 4096
+        assert disk.free_bytes() == 4096
 
 
 class TestFiles:
@@ -536,4 +536,4 @@ class TestFiles:
 
         assert disk.is_flash("/") is None
         assert disk.clone().file_system("/") == "nfs"
-        assert disk.free_bytes("/") > 1 << 30
+        assert disk.free_bytes() > 1 << 30

@@ -22,7 +22,6 @@ from wheeldb.disk.seam import (
     FileInfo,
     Lock,
     LockHeld,
-    read_exactly,
     replace_file,
     write_all,
 )
@@ -37,7 +36,6 @@ __all__ = (
     "LockHeld",
     "OsDisk",
     "UnsyncedDisk",
-    "read_exactly",
     "replace_file",
     "write_all",
 )

@@ -27,7 +27,6 @@ __all__ = ("MemoryDisk", "MemoryDiskLock")
 
 # Far from the descriptors of the process: a mix-up is EBADF, not another file.
 _FIRST_HANDLE = 2_000_000
-_FREE_BYTES = 1 << 40
 
 
 @dataclass(slots=True, eq=False)
@@ -233,10 +232,6 @@ class MemoryDisk:
             )
 
     # The medium.
-
-    def free_bytes(self, path: str) -> int:
-        """Return a terabyte: nobody knows how much memory is left."""
-        return _FREE_BYTES
 
     def file_system(self, path: str, /) -> str:
         """Return "memory"."""

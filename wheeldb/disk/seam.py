@@ -30,7 +30,6 @@ __all__ = (
     "FileInfo",
     "Lock",
     "LockHeld",
-    "read_exactly",
     "replace_file",
     "write_all",
 )
@@ -165,9 +164,6 @@ class Disk(Protocol):
     def drop_cache(self, handle: int) -> None:
         """Ask that later reads come from the medium. Best effort, never an error."""
 
-    def free_bytes(self, path: str) -> int:
-        """Return the room left for this user on the path's file system."""
-
     def file_system(self, path: str, /) -> str:
         """Return the file system's name: "ext4", "nfs", "tmpfs", …, or "unknown"."""
 
@@ -205,23 +201,6 @@ def write_all(disk: Disk, handle: int, data: Data, offset: int) -> None:
             message = f"nothing written at offset {offset + written}"
             raise OSError(errno.EIO, message)
         written += count
-
-
-def read_exactly(disk: Disk, handle: int, size: int, offset: int) -> bytes:
-    """Return `size` bytes at `offset`.
-
-    Raises:
-        EOFError: the file ends before; what that means is the caller's to say.
-        OSError: as the disk says.
-    """
-    data = disk.pread(handle, size, offset)
-    while len(data) < size:
-        more = disk.pread(handle, size - len(data), offset + len(data))
-        if not more:
-            message = f"file ends at {offset + len(data)}, before {offset + size}"
-            raise EOFError(message)
-        data += more
-    return data
 
 
 def replace_file(disk: Disk, path: str, data: Data) -> None:

@@ -12,6 +12,7 @@ and the caller. For the same reason nothing is counted here.
 
 import contextlib
 import os
+import stat
 import sys
 from collections.abc import Callable
 
@@ -104,7 +105,7 @@ class OsDisk:
             size=status.st_size,
             device=status.st_dev,
             inode=status.st_ino,
-            is_directory=os.path.isdir(path),
+            is_directory=stat.S_ISDIR(status.st_mode),
             owner=status.st_uid,
         )
 
@@ -113,11 +114,6 @@ class OsDisk:
         if sys.platform != "darwin":
             with contextlib.suppress(OSError):
                 os.posix_fadvise(handle, 0, 0, os.POSIX_FADV_DONTNEED)
-
-    def free_bytes(self, path: str) -> int:
-        """Return the bytes available to this user, not to root."""
-        status = os.statvfs(path)
-        return status.f_bavail * status.f_frsize
 
     def is_flash(self, path: str) -> bool | None:
         """Return whether the path's device is flash; None: can't be told."""

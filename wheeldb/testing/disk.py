@@ -245,12 +245,6 @@ class CrashableDisk:
         with self._mutex:
             self._opened(handle).file.forget_failed()
 
-    def free_bytes(self, path: str) -> int:
-        """Return the room below the capacity set by `full`."""
-        with self._mutex:
-            self._enter("free_bytes", path, is_change=False)
-            return self._tree.room()
-
     def file_system(self, path: str) -> str:
         """Return the name given to the constructor."""
         return self._file_system
@@ -396,6 +390,11 @@ class CrashableDisk:
         """
         with self._mutex:
             self._tree.bytes_max = bytes_max
+
+    def free_bytes(self) -> int:
+        """Return the room below the capacity."""
+        with self._mutex:
+            return self._tree.room()
 
     # Looking and preparing.
 

@@ -1,9 +1,9 @@
 """What stands before every operation of a `CrashableDisk`: power, faults, the count.
 
     faults = Faults()
-    faults.fail("sync_data", errno.EIO, nth=2)
-    faults.enter("sync_data", "/log/1.seg")          # counted, nothing due
-    faults.enter("sync_data", "/log/1.seg")          # returns errno.EIO
+    faults.fail("sync_data", errno.EIO, nth=2, forever=False, path="")
+    faults.enter("sync_data", "/log/1.seg", is_change=True)    # counted, nothing due
+    faults.enter("sync_data", "/log/1.seg", is_change=True)    # returns errno.EIO
 
 It decides *that* a call fails; what a failing call does to the files is the disk's.
 """
@@ -16,7 +16,7 @@ __all__ = ("Faults", "Operation", "PowerCut", "disk_error")
 
 _OPERATIONS = frozenset(
     {
-        "allocate", "close", "free_bytes", "info", "list", "lock", "make_directory",
+        "allocate", "close", "info", "list", "lock", "make_directory",
         "open", "pread", "pwrite", "remove_directory", "rename", "size", "sync",
         "sync_data", "sync_directory", "truncate", "unlink",
     }
