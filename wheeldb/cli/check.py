@@ -1,7 +1,8 @@
 """`wheeldb check DIR`: verify every segment, row and invariant; print what is wrong.
 
-    0  nothing was found 1  findings, one a line 4  the store can't even be opened;
-    `wheeldb replay DIR --salvage --to NEWDIR` can help
+    exit 0  nothing was found
+    exit 1  findings, one a line
+    exit 4  the store can't even be opened: `wheeldb replay DIR --salvage --to NEWDIR`
 
 It changes nothing and works beside a running owner.
 """

@@ -61,6 +61,7 @@ class Story:
         recoveries: What each opening of the day's store found.
         tallies: The verdict on each group.
         findings: What `check` found at the end.
+        failure: Why the story broke off, None if it didn't.
     """
 
     seed: int

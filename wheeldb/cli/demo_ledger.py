@@ -4,11 +4,11 @@ The worker reports every call before and after it, one line of JSON each, into a
 that outlives it. From these lines alone the ledger says what the store should have
 done:
 
-    asked      about to schedule these tasks              the promise may exist from
-    here accepted   the call returned                          the promise exists
-    started    a task was handed out, not yet worked on finishing  about to ack
-    its follow-up may exist from here finished   the ack returned
-    its follow-up exists
+    asked      about to schedule these tasks     from here on the promise may exist
+    accepted   the call has returned             the promise exists
+    started    a task was handed out, nothing of its work is done
+    finishing  about to ack                      its follow-up may exist from here on
+    finished   the ack has returned              its follow-up exists
 
 A process killed between `started` and `finished` may start its task again; then the
 store must announce that (`may_have_run`). A start behind `finished` is wrong in any
@@ -32,7 +32,7 @@ class Entry:
     Attributes:
         group: The column of the verdict it counts in.
         due_ms: No start before this, on `timeline`; None while no bound is known.
-        timeline: The reading to compare with, `wall_ms` or `boottime_ms`.
+        timeline: The reading to compare with: `wall_ms`, `boottime_ms`, `process_us`.
         follow_up: The id of the task that its ack schedules.
         delay_ms: The delay behind the call that schedules it.
     """

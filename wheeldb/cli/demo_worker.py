@@ -29,9 +29,8 @@ from wheeldb.clock.system import BUILD_MS, SystemClock
 __all__ = ("BUILD_AT", "GATE_DELAY_MS", "Plan", "boarding_id", "gate_id", "main")
 
 BUILD_AT = datetime.fromtimestamp(BUILD_MS / 1_000, UTC)
-GATE_DELAY_MS = (
-    25 * 60_000
-)  # boarding begins 40 minutes before departure, ends 15 before
+# Boarding begins 40 minutes before the departure and ends 15 before it.
+GATE_DELAY_MS = 25 * 60_000
 BATCH = 100
 LEASES = 20
 STDOUT = 1

@@ -377,14 +377,25 @@ class Index(Protocol):
 
         Raises:
             ClosedError: If the index is closed.
+            OSError: If there is no room; the index is as it was.
             IndexDamaged: If LMDB refuses; the index is of no use any more.
         """
 
     def statistics(self) -> IndexStatistics:
-        """Return what the index holds and takes."""
+        """Return what the index holds and takes.
+
+        Raises:
+            ClosedError: If the index is closed.
+            IndexDamaged: If LMDB refuses.
+        """
 
     def keep_room(self, room_bytes: int = 32 * 2**20) -> bool:
-        """Keep room on the disk behind the last page; return whether it is there."""
+        """Keep room on the disk behind the last page; return whether it is there.
+
+        Raises:
+            ClosedError: If the index is closed.
+            OSError: As the disk says; ENOSPC: there is no such room.
+        """
 
     def close(self) -> None:
         """Close it; a second call does nothing.  Views must be left before."""
