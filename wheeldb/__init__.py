@@ -56,8 +56,8 @@ from wheeldb.model import (
 )
 from wheeldb.opening import OpenOptions
 from wheeldb.opening import open_store as open
-from wheeldb.recovery import RecoveryReport
 from wheeldb.replay import ReplayReport, replay
+from wheeldb.report import RecoveryReport
 from wheeldb.store import WheelDB
 
 __all__ = (

@@ -25,6 +25,7 @@ from wheeldb import recovery
 from wheeldb.care import take_snapshot, wants_snapshot
 from wheeldb.clock import Clock
 from wheeldb.clock.system import SystemClock
+from wheeldb.closing import close_engine
 from wheeldb.disk import (
     NETWORK_FILE_SYSTEMS,
     Disk,
@@ -40,14 +41,16 @@ from wheeldb.engine.engine import Thresholds
 from wheeldb.engine.moment import span_ms
 from wheeldb.engine.readonly import ReadonlyEngine
 from wheeldb.engine.rebuilding import rebuild_index
+from wheeldb.engine.room import NO_ROOM
 from wheeldb.engine.upkeep import Upkeep
 from wheeldb.engine.values import instant
 from wheeldb.entropy import system_entropy
 from wheeldb.errors import FormatError, LockedError, StorageFullError
 from wheeldb.index import MemoryIndex
-from wheeldb.layout import RELEASE
+from wheeldb.layout import RELEASE, Layout, read_format
 from wheeldb.log.segment import Entropy
-from wheeldb.recovery import Layout, Options
+from wheeldb.recovery import Options
+from wheeldb.report import readonly_report
 from wheeldb.settings import Settings
 from wheeldb.store import WheelDB
 
@@ -61,7 +64,6 @@ __all__ = (
 MEMORY = ":memory:"
 COMMAND_CHARS_MAX = 100
 
-_FULL = (errno.ENOSPC, errno.EDQUOT)
 _SINCE = re.compile(r"since (\S+)\)$")
 # What a creation that was cut short may have left, and what a system puts into the root
 # of a file system.
@@ -159,7 +161,7 @@ def open_store(path: str | os.PathLike[str], **options: Unpack[OpenOptions]) -> 
         )
     except OSError as error:
         lock.release()
-        if error.errno in _FULL and not isinstance(error, StorageFullError):
+        if error.errno in NO_ROOM and not isinstance(error, StorageFullError):
             raise StorageFullError(
                 error.errno, f"no room to open {layout.path}; free some", layout.path
             ) from error
@@ -186,29 +188,31 @@ def _open_locked(
     has_driver: bool,
 ) -> WheelDB:
     chosen = recovery_options(disk, layout, entropy, settings)
-    database = recovery.read_format(disk, layout)
+    database = read_format(disk, layout)
     if database is None:
         # Looked at before the lock was taken; a race may have changed it.
         _require_empty(disk, layout, create)
         recovered = recovery.create_store(disk, layout, clock, chosen)
     else:
         recovered = recovery.open_store(disk, layout, database, clock, chosen)
-    engine = recovered.engine
-
-    def snapshot() -> str:
-        return take_snapshot(engine, archive=settings.archive)
-
-    upkeep = Upkeep(
-        engine,
-        elapsed_mark_ms=span_ms(settings.elapsed_mark, "elapsed_mark"),
-        snapshot=snapshot,
-        wants_snapshot=lambda: wants_snapshot(engine),
-    )
-    driver = Driver(upkeep, clock.waiter()) if has_driver else None
-    store = WheelDB(engine, upkeep, driver, settings, recovered.report, lock.release)
-    engine.decider.existing = store._access.present
+    engine, driver = recovered.engine, None
+    # Before the driver reads the index for the first time.
     engine.mend = partial(rebuild_index, engine)
-    return store
+    try:
+        upkeep = Upkeep(
+            engine,
+            elapsed_mark_ms=span_ms(settings.elapsed_mark, "elapsed_mark"),
+            snapshot=partial(take_snapshot, engine, archive=settings.archive),
+            wants_snapshot=partial(wants_snapshot, engine),
+        )
+        if has_driver:
+            driver = Driver(upkeep, clock.waiter())
+        return WheelDB(engine, upkeep, driver, settings, recovered.report, lock.release)
+    except BaseException:
+        if driver is not None:
+            driver.stop()
+        close_engine(engine, None, settings)
+        raise
 
 
 def recovery_options(
@@ -246,7 +250,7 @@ def _open_readonly(
         raise FileNotFoundError(errno.ENOENT, "there is no store", layout.path)
     if not info.is_directory:
         raise NotADirectoryError(errno.ENOTDIR, "a store is a directory", layout.path)
-    database = recovery.read_format(disk, layout)
+    database = read_format(disk, layout)
     if database is None:
         raise FormatError(f"{layout.path} is not a wheeldb store")
     folded, keeper = recovery.read_store(
@@ -271,7 +275,7 @@ def _open_readonly(
         None,
         None,
         settings,
-        recovery.readonly_report(folded, engine),
+        readonly_report(folded, engine),
         lambda: None,
     )
 
@@ -302,7 +306,7 @@ def _prepare_directory(disk: Disk, layout: Layout, create: bool) -> None:
             path,
         )
     _require_local(disk, path, path)
-    if recovery.read_format(disk, layout) is None:
+    if read_format(disk, layout) is None:
         # Before a lock file is put where it does not belong.
         _require_empty(disk, layout, create)
 
@@ -347,9 +351,9 @@ def _lock(disk: Disk, layout: Layout, clock: Clock) -> Lock:
     since = now.isoformat(timespec="seconds")
     try:
         lock.write(f"pid {os.getpid()} ({_command()}, since {since})")
-    except OSError as error:
+    except BaseException as error:
         # The text is for people; on a full disk the store opens without it.
-        if error.errno not in _FULL:
+        if not isinstance(error, OSError) or error.errno not in NO_ROOM:
             lock.release()
             raise
     return lock

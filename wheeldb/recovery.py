@@ -41,6 +41,7 @@ from wheeldb.engine.folding import (
     write_index,
 )
 from wheeldb.engine.opened import (
+    JUMP,
     OpenedBy,
     doubt_after_cut,
     is_copy,
@@ -50,37 +51,22 @@ from wheeldb.engine.opened import (
 from wheeldb.engine.state import State
 from wheeldb.engine.window import Window
 from wheeldb.errors import CorruptionError
-from wheeldb.layout import (
-    Layout,
-    mend_format,
-    read_format,
-    sync_names,
-    write_format,
-)
+from wheeldb.layout import Layout, mend_format, sync_names, write_format
 from wheeldb.log.reader import LogScan
 from wheeldb.log.repair import Opening, WriterOptions, create, repair
 from wheeldb.log.reserve import Ballast, Reserve
 from wheeldb.log.segment import Entropy, list_segments
 from wheeldb.log.snapshot import list_snapshots
 from wheeldb.log.writer import LogWriter
-from wheeldb.report import (
-    RecoveryReport,
-    creation_report,
-    opening_report,
-    readonly_report,
-)
+from wheeldb.report import RecoveryReport, creation_report, opening_report
 from wheeldb.vouch import Vouch, place_of, read_vouch, write_vouch
 
 __all__ = (
-    "Layout",
     "Options",
     "Recovered",
-    "RecoveryReport",
     "create_store",
     "open_store",
-    "read_format",
     "read_store",
-    "readonly_report",
 )
 
 RECOVERIES_MAX_NEW_BOOT = 10
@@ -302,7 +288,7 @@ def _opened_by(
         first_lsn = jump_lsn(
             max(state.last_lsn, folded.bound), reading.wall_ms, options.entropy
         )
-        incarnation = max(incarnation, first_lsn >> 32)
+        incarnation = max(incarnation, first_lsn // JUMP)
     by = OpenedBy(
         incarnation=incarnation,
         place=place,

@@ -58,7 +58,7 @@ from wheeldb.model import (
     TaskState,
 )
 from wheeldb.pull import ack_many, take
-from wheeldb.recovery import RecoveryReport
+from wheeldb.report import RecoveryReport
 from wheeldb.settings import Settings
 
 __all__ = ("WheelDB",)
@@ -85,6 +85,7 @@ class WheelDB:
         self._closing = threading.RLock()
         self._is_closed = False
         self._access = Access(engine, upkeep, driver, settings)
+        engine.decider.existing = self._access.present
         if driver is not None:
             engine.alarm = driver.alarm
             engine.nudge = driver.nudge
