@@ -302,7 +302,7 @@ def test_a_sample_of_interrupts(act: Callable[[Bench], object]) -> None:
 @pytest.mark.parametrize("act", ACTS)
 def test_interrupts_at_the_bytecodes(act: Callable[[Bench], object]) -> None:
     # The others share most of the simplest call's way.
-    step = 1 if EVERY else {schedule: 1}.get(act, 9)
+    step = 1 if EVERY or act is schedule else 9
     n = 1
     while try_at(act, n, ROOMS):
         n += step
