@@ -64,7 +64,6 @@ def test_a_new_store_starts_at_zero_and_counts_boottime() -> None:
     now = keeper.now(Reading(WALL_MS + 8 * HOUR_MS, 7000 + 8 * HOUR_MS))
 
     assert now.elapsed_ms == 8 * HOUR_MS
-    assert now.session_ms == 8 * HOUR_MS
     assert now.wall_ms == WALL_MS + 8 * HOUR_MS
     assert now.trust == "assumed"
     assert now.shift_ms == 0
@@ -79,7 +78,6 @@ def test_a_step_moves_the_wall_timeline_alone(step_ms: int) -> None:
     now = keeper.now(Reading(WALL_MS + 40_000 + step_ms, 47_000))
 
     assert now.elapsed_ms == 40_000
-    assert now.session_ms == 40_000
     assert WALL_MS + 40_000 + step_ms == now.wall_ms
     assert now.trust == "assumed"
     assert step_ms == now.shift_ms
@@ -102,11 +100,7 @@ def test_readings_out_of_order_do_not_turn_time_back() -> None:
 
     earlier = keeper.now(Reading(WALL_MS + 5, 5))
 
-    assert (
-        earlier.elapsed_ms,
-        earlier.boottime_ms,
-        earlier.session_ms,
-    ) == (10, 10, 10)
+    assert (earlier.elapsed_ms, earlier.boottime_ms) == (10, 10)
     assert earlier.elapsed_ms == later.elapsed_ms
 
 
@@ -129,7 +123,6 @@ def test_the_same_boot_goes_on_by_boottime_whatever_the_wall_shows() -> None:
 
     assert Continuation("boottime", 5000) == continuation
     assert keeper.now(reading).elapsed_ms == 65_000
-    assert keeper.now(reading).session_ms == 0
 
 
 @pytest.mark.parametrize(
@@ -153,7 +146,6 @@ def test_another_boottime_goes_on_by_the_wall(
     assert Continuation("wall", HOUR_MS) == continuation
     now = keeper.now(reading._replace(boottime_ms=boottime_ms + 10))
     assert now.elapsed_ms == 60_000 + HOUR_MS + 10
-    assert now.session_ms == 10
 
 
 def test_a_reboot_without_a_clock_is_late_until_the_clock_is_set() -> None:
@@ -175,7 +167,6 @@ def test_a_reboot_without_a_clock_is_late_until_the_clock_is_set() -> None:
 
     assert now.trust == "assumed"
     assert now.elapsed_ms == 60_000 + HOUR_MS + 30_000
-    assert now.session_ms == 30_000
     assert wall_ms == now.wall_ms
 
 

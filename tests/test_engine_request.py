@@ -27,7 +27,6 @@ NOW = Now(
     elapsed_ms=5_000,
     wall_ms=1_800_000_000_000,
     boottime_ms=5_000,
-    session_ms=5_000,
     trust="assumed",
     reason="",
     shift_ms=0,

@@ -152,9 +152,8 @@ class Now(NamedTuple):
         elapsed_ms: The elapsed timeline; never goes back.
         wall_ms: The instant up to which the wall timeline may fire. Goes back when the
             wall clock is set back.
-        boottime_ms: The boottime that belongs to both.
-        session_ms: Boottime since the opening; what leases and time-outs are measured
-            on. No correction moves it.
+        boottime_ms: The boottime that belongs to both. Leases are measured on it: no
+            correction moves it.
         trust: How far the wall clock is believed.
         reason: Why, in words.
         shift_ms: How far the wall clock has moved against boottime since the last
@@ -166,7 +165,6 @@ class Now(NamedTuple):
     elapsed_ms: int
     wall_ms: int
     boottime_ms: int
-    session_ms: int
     trust: Trust
     reason: str
     shift_ms: int
@@ -190,7 +188,7 @@ class Timekeeper:
         self._time_namespace = ""
         # elapsed = boottime + offset; rises when missing off-time is added.
         self._offset_ms = 0
-        self._opened_boottime_ms: int | None = None
+        self._is_open = False
         self._boottime_ms = 0
         self._wall_ms = 0
         self._high_water_ms = 0
@@ -219,10 +217,10 @@ class Timekeeper:
             time_namespace: The time namespace they belong to.
             anchor: The last anchor on disk; None for a new store.
         """
-        assert self._opened_boottime_ms is None, "a timekeeper is opened once"
+        assert not self._is_open, "a timekeeper is opened once"
         self._boot_id = boot_id
         self._time_namespace = time_namespace
-        self._opened_boottime_ms = reading.boottime_ms
+        self._is_open = True
         self._boottime_ms = reading.boottime_ms
         self._anchored_gap_ms = reading.wall_ms - reading.boottime_ms
         if anchor is None:
@@ -312,14 +310,13 @@ class Timekeeper:
         """
         if self._latest is not None and self._latest[0] == reading:
             return self._latest[1]
-        assert self._opened_boottime_ms is not None, "open() comes first"
+        assert self._is_open, "open() comes first"
         is_believed = self._observe(reading)
         boottime_ms = self._boottime_ms
         now = Now(
             boottime_ms + self._offset_ms,
             reading.wall_ms if is_believed else self._floor_ms,
             boottime_ms,
-            boottime_ms - self._opened_boottime_ms,
             "assumed" if is_believed else "untrusted",
             REASON_ASSUMED if is_believed else self._doubt(reading),
             reading.wall_ms - reading.boottime_ms - self._anchored_gap_ms,
