@@ -46,6 +46,7 @@ class Access:
         self.driver = driver
         self.settings = settings
         self.presenter = Presenter(engine.keeper)
+        self._is_synced = settings.is_synced
         self.limits = Limits(
             payload_bytes_max=settings.payload_bytes_max,
             batch_max=settings.batch_max,
@@ -118,7 +119,7 @@ class Access:
         self.require_running()
         return self.engine.commit(
             decide,
-            synced=self.settings.is_synced if synced is None else synced,
+            synced=self._is_synced if synced is None else synced,
             need=need,
             author=self.settings.author,
             size=size,

@@ -335,17 +335,12 @@ class Engine:
         that end and the present there must not be a long suspend.
         """
         with self.lock:
-            anchor, now = self.state.anchor, self.now()
-            if anchor is None:
-                return
+            anchor, now, wheels = self.state.anchor, self.now(), self.window.wheels
             is_late = False
-            for timeline, now_ms, marked_ms in (
-                (ELAPSED, now.elapsed_ms, anchor.elapsed_ms),
-                (WALL, now.wall_ms, anchor.high_water_ms),
-            ):
-                if now_ms - marked_ms > MARK_MS:
-                    due_ms = self.window.wheels[timeline].next_expiration()
-                    is_late = is_late or (due_ms is not None and due_ms <= now_ms)
+            if anchor is not None and now.elapsed_ms - anchor.elapsed_ms > MARK_MS:
+                is_late = wheels[ELAPSED].is_due(now.elapsed_ms)
+            if anchor is not None and now.wall_ms - anchor.high_water_ms > MARK_MS:
+                is_late = is_late or wheels[WALL].is_due(now.wall_ms)
         if is_late:
             # Without room it goes unmarked; that tasks come due is worth more.
             with contextlib.suppress(StorageFullError):
