@@ -20,8 +20,11 @@ from wheeldb.engine import amendment, commit
 from wheeldb.engine.commit import Committer, Need
 from wheeldb.engine.decide import Decider
 from wheeldb.engine.history import scan_frames
+from wheeldb.engine.row import Finished
+from wheeldb.engine.waiting import wait_for_end
 from wheeldb.errors import StorageFullError
 from wheeldb.events import ELAPSED
+from wheeldb.leases import Lease
 from wheeldb.log.frame import PAYLOAD_BYTES_MAX, FrameType
 from wheeldb.testing import CrashableDisk, ManualClock
 
@@ -523,6 +526,42 @@ def test_a_bad_id_fails_its_own_call_and_nobody_elses(name: str) -> None:
     with pytest.raises(TypeError, match="not a str"):
         bad.join()
     assert bench.committer.poison is None
+
+
+ENDINGS: dict[str, Callable[[Lease], object]] = {
+    "ack": lambda lease: lease.ack(),
+    "nack": lambda lease: lease.nack("no"),
+    "reject": lambda lease: lease.reject("no"),
+    "release": lambda lease: lease.release(),
+}
+
+
+# What ends the attempt ends the task, if that was cancelled meanwhile.
+@pytest.mark.parametrize(
+    ("ending", "is_cancelled"),
+    [("ack", False), *((ending, True) for ending in ENDINGS)],
+)
+def test_who_begins_to_wait_while_the_end_is_on_its_way_is_told_by_the_log(
+    ending: str, is_cancelled: bool
+) -> None:
+    bench = Bench()
+    bench.db.schedule("a", delay=0)
+    (lease,) = bench.db.lease()
+    if is_cancelled:
+        assert bench.db.cancel(lease.id) == wheeldb.CancelOutcome.LEASED
+    bench.disk.is_holding = True
+    ends = Worker(lambda: ENDINGS[ending](lease))
+    bench.disk.wait_for_sync()
+    engine = bench.db._engine
+    waits = Worker(
+        lambda: wait_for_end(engine, lease.id, None, lambda: None, lambda: True)
+    )
+    wait_until(lambda: bool(engine.state.awaited))
+    bench.disk.let_go(all_of_them=True)
+    ends.join()
+    end = waits.join()
+    assert isinstance(end, Finished)
+    assert end.state == ("done" if ending == "ack" else "cancelled")
 
 
 # Poison.

@@ -15,7 +15,7 @@ import pytest
 from field_helpers import Bench
 
 import wheeldb
-from wheeldb.errors import ClosedError, Compacted, TaskNotFound
+from wheeldb.errors import ClosedError, Compacted, TaskExists, TaskNotFound
 from wheeldb.model import Event, NewTask, Retry, TaskState
 from wheeldb.testing import CrashableDisk, ManualClock
 
@@ -451,6 +451,21 @@ def test_a_replaced_task_is_waited_for_under_its_id(driven: Bench) -> None:
     until_it_waits(driven, asking)
     db.schedule("second", delay=0, id="thing", if_exists="replace")
     assert asking.is_waiting
+    assert driven.started() == ["thing"]
+    task = asking.answer()
+    assert (task.name, task.state) == ("second", TaskState.DONE)
+
+
+def test_an_ack_that_was_refused_is_no_end(driven: Bench) -> None:
+    db = driven.db
+    db.schedule("taken", delay=900, id="next")
+    db.schedule("first", delay=0, id="thing")
+    asking = Asking(lambda: db.wait("thing"))
+    until_it_waits(driven, asking)
+    (lease,) = db.lease()
+    with pytest.raises(TaskExists):
+        lease.ack(then=[NewTask("other", delay=1, id="next")])
+    db.schedule("second", delay=0, id="thing", if_exists="replace")
     assert driven.started() == ["thing"]
     task = asking.answer()
     assert (task.name, task.state) == ("second", TaskState.DONE)

@@ -27,6 +27,7 @@ _ENDS = {
     "interrupted": TaskState.CANCELLED,
     "lease_expired": TaskState.CANCELLED,
     "nacked": TaskState.CANCELLED,
+    "rejected": TaskState.CANCELLED,
     "released": TaskState.CANCELLED,
 }
 
