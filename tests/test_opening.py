@@ -9,7 +9,7 @@ import pytest
 import wheeldb
 from wheeldb.clock import Waiter
 from wheeldb.clock.system import SystemClock
-from wheeldb.disk import Lock
+from wheeldb.disk.memory import MemoryLock
 from wheeldb.testing import CrashableDisk, ManualClock
 
 
@@ -46,8 +46,8 @@ class InterruptedDisk(CrashableDisk):
 
     is_calm = False
 
-    def lock(self, path: str) -> Lock:
-        lock = super().lock(path)
+    def lock(self, path: str, **options: int) -> MemoryLock:
+        lock = super().lock(path, **options)
         if not self.is_calm:
             self.is_calm = True
             lock.write = _interrupt  # type: ignore[method-assign]
