@@ -9,8 +9,8 @@ import pytest
 import wheeldb
 from wheeldb.clock import Waiter
 from wheeldb.clock.system import SystemClock
-from wheeldb.disk.memory import MemoryLock
 from wheeldb.testing import CrashableDisk, ManualClock
+from wheeldb.testing.disk import MemoryLock
 
 
 class ClockWithoutWaiter(SystemClock):
