@@ -589,7 +589,7 @@ BAD_OPENINGS: list[dict[str, object]] = [
     *each("archive", 1, None),
     *each("reserve", 0, "yes"),
     *each("retention", -1, NAN, INFINITY, None, "60", True, 1e18),
-    *each("elapsed_mark", -1, NAN, INFINITY, None, "60", True, 1e18),
+    *each("elapsed_mark", -1, 0, 0.5, NAN, INFINITY, None, "60", True, 1e18),
     *each("shutdown_budget", -1, NAN, INFINITY, None, "60", True, 1e18),
     {"no_such_option": 1},
 ]

@@ -229,6 +229,22 @@ def test_may_have_run_after_a_cut_is_said_of_what_was_due(
     assert not leases["later"].may_have_run
 
 
+@pytest.mark.parametrize("elapsed_mark", [1, 60, 600])
+def test_a_start_after_a_suspend_may_have_been_whatever_the_mark(
+    disk: CrashableDisk, clock: ManualClock, elapsed_mark: int
+) -> None:
+    db = open_store(disk, clock, elapsed_mark=elapsed_mark)
+    db.schedule("a", id="due", delay=50)
+    clock.suspend(55)  # too short for an anchor before the start
+    db.lease()  # written, not synced
+    disk.crash("none")
+    clock.reboot(off=60)
+
+    db = open_store(disk, clock, elapsed_mark=elapsed_mark)
+
+    assert db.lease()[0].may_have_run
+
+
 def test_leases_are_synced_for_a_while_after_a_cut(
     disk: CrashableDisk, clock: ManualClock
 ) -> None:

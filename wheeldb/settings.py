@@ -12,6 +12,7 @@ from wheeldb.engine.names import judge_text
 __all__ = ("Settings",)
 
 NAME_BYTES_MAX = 255
+ELAPSED_MARK_MS_MIN = 1_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,7 +38,8 @@ class Settings:
         retention_max: How many of them at most.
         archive: Keep every segment of the log.
         reserve: Keep room for finishing tasks on a full disk.
-        elapsed_mark: Seconds between two anchors while a delay is pending.
+        elapsed_mark: Seconds between two anchors while a delay is pending, at least
+            one: each is an event.
         recoveries_max: Attempts that may be cut short by the death of the process.
         shutdown_budget: Seconds that closing may take.
     """
@@ -85,12 +87,16 @@ class Settings:
             if type(getattr(self, name)) is not bool:
                 kind = type(getattr(self, name)).__name__
                 raise TypeError(f"{name} is a {kind}, not a bool")
-        for name in ("retention", "elapsed_mark", "shutdown_budget"):
-            span = span_ms(getattr(self, name), name)
-            if not 0 <= span <= DUE_MS_MAX:
+        for name, least_ms in (
+            ("retention", 0),
+            ("elapsed_mark", ELAPSED_MARK_MS_MIN),
+            ("shutdown_budget", 0),
+        ):
+            given = getattr(self, name)
+            if not least_ms <= span_ms(given, name) <= DUE_MS_MAX:
                 raise ValueError(
-                    f"{name} is {getattr(self, name)!r} seconds; it is neither "
-                    "negative nor longer than the years up to 9999"
+                    f"{name} is {given!r} seconds; it is at least {least_ms / 1000:g}, "
+                    "and no longer than the years up to 9999"
                 )
 
     @property

@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from wheeldb.clock import Reading
 from wheeldb.clock.hlc import physical_ms
 from wheeldb.clock.timekeeper import Anchor, Now, Timekeeper
+from wheeldb.engine.engine import MARK_MS
 from wheeldb.engine.fold import Fact
 from wheeldb.events import F, Kind
 from wheeldb.log.segment import Entropy
@@ -87,7 +88,8 @@ def doubt_after_cut(
         now: The present, which is later.
         mark_ms: How far two anchors lie apart while a delay is pending.
     """
-    margin_ms = 2 * mark_ms
+    # A start is marked only if the last anchor is older than `MARK_MS`.
+    margin_ms = 2 * max(mark_ms, MARK_MS)
     if anchor is None:
         return now.elapsed_ms, now.wall_ms
     ended_ms = physical_ms(last_hlc)
