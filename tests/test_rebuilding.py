@@ -179,3 +179,18 @@ def test_a_damaged_file_of_lmdb_is_replaced(tmp_path: Path) -> None:
         assert (tmp_path / "store" / "aside" / "index-bad.mdb").exists()
     with wheeldb.open(tmp_path / "store", driver=False) as db:
         assert db.statistics().pending_count == 2_000
+
+
+def test_a_lease_that_meets_damage_half_way_loses_none_of_what_it_had_taken(
+    db: wheeldb.WheelDB, disk: CrashableDisk, clock: ManualClock
+) -> None:
+    number = number_of(db, "task-20")
+    db.checkpoint()
+    clock.advance(60 + 40)
+    db.poll()
+    damage(disk, TASK, number_key(number))
+
+    leases = db.lease(limit=30)
+
+    assert db.statistics().index_rebuilds == 1
+    assert [lease.payload for lease in leases] == [n for n in range(31) if n != 7]

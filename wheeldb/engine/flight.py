@@ -142,7 +142,7 @@ class Flight:
 
     def _decide_call(self, call: Call) -> None:
         state, decider = self.state, self.decider
-        before = state.last_lsn
+        before, taken_count = state.last_lsn, len(decider.taken)
         decider.author = call.author
         call.error = None
         try:
@@ -152,6 +152,10 @@ class Flight:
                 message = f"a refused call has changed the state ({refusal})"
                 raise AssertionError(message) from refusal
             call.error = refusal
+            # A lease may have taken tasks before it met a damaged row.
+            for entry in decider.taken[taken_count:]:
+                self.window.make_ready(entry)
+            del decider.taken[taken_count:]
             # Whatever it was that refused it must not be gone after a power cut.
             decider.rests_on = before
 
