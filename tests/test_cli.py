@@ -4,6 +4,8 @@ Method: `main` is called as the entry point calls it, on real stores in a tempor
 directory. Tasks lie hours ahead, so that no test depends on how fast time passes.
 """
 
+import dataclasses
+import importlib
 import json
 import os
 import shutil
@@ -16,8 +18,10 @@ from pathlib import Path
 import pytest
 
 import wheeldb
-from wheeldb.cli import VERBS, main
+from wheeldb.cli import VERBS, main, stat
+from wheeldb.cli.arguments import Parser
 from wheeldb.cli.opening import ExitStatus
+from wheeldb.layout import RELEASE
 
 Say = Callable[..., tuple[int, str, str]]
 ROOT = Path(__file__).parent.parent
@@ -55,6 +59,23 @@ def test_every_verb_has_help_and_json(capsys: pytest.CaptureFixture[str]) -> Non
         help_text = capsys.readouterr().out
         assert "usage: wheeldb " + verb in help_text
         assert "--json" in help_text
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_every_argument_has_help(verb: str) -> None:
+    parser = Parser(prog=f"wheeldb {verb}")
+    module = importlib.import_module(f"wheeldb.cli.{verb.replace('-', '_')}")
+    module.configure(parser)
+
+    assert [action.dest for action in parser._actions if not action.help] == []
+
+
+def test_version(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as stopped:
+        main(["--version"])
+
+    assert stopped.value.code == 0
+    assert capsys.readouterr().out == f"wheeldb {RELEASE}\n"
 
 
 @pytest.mark.parametrize(
@@ -248,11 +269,24 @@ def test_changes_say_who_made_them(say: Say, store: Path) -> None:
     assert {event["by"] for event in events} == {f"command line, uid {os.getuid()}"}
 
 
+def test_stat_leaves_out_what_a_reader_can_not_know(store: Path) -> None:
+    with wheeldb.open(store, readonly=True) as db:
+        statistics = db.statistics()
+
+    left_out = {
+        field.name: getattr(statistics, field.name)
+        for field in dataclasses.fields(statistics)
+        if field.name not in stat.FIELDS
+    }
+    assert not any(left_out.values()), left_out
+
+
 def test_stat_check_dump(say: Say, store: Path) -> None:
     status, out, _ = say("stat", store, "--json")
+    numbers = json.loads(out)
     assert status == ExitStatus.FINE
-    assert isinstance(json.loads(out), dict)
-    assert say("stat", store)[0] == ExitStatus.FINE
+    assert numbers["pending"] == {"valves": {"scheduled": 1}}
+    assert "pending_count   1" in say("stat", store)[1]
 
     assert say("check", store) == (ExitStatus.FINE, "", "OK\n")
 

@@ -16,6 +16,7 @@ from typing import Protocol, cast
 
 from wheeldb.cli.arguments import Parser
 from wheeldb.cli.opening import guarded
+from wheeldb.layout import RELEASE
 
 __all__ = ("VERBS", "Verb", "main")
 
@@ -36,7 +37,7 @@ VERBS = {
     "add": "schedule a task",
     "ls": "list tasks",
     "show": "show one task and its history",
-    "cancel": "cancel a task",
+    "cancel": "cancel tasks",
     "reschedule": "give a task another due time",
     "revive": "give dead tasks another chance",
     "run-now": "make a task due at once",
@@ -45,7 +46,7 @@ VERBS = {
     "stat": "print the store's numbers",
     "check": "verify everything and print what is wrong",
     "dump": "print the events of the log as JSON lines",
-    "replay": "rebuild a store from its log into a new directory",
+    "replay": "fold the log again, into a new store if asked",
     "snapshot": "write a snapshot",
     "backup": "copy a store while it is in use",
     "restore": "make a store from a backup",
@@ -65,6 +66,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _run(words: Sequence[str]) -> int:
     parser = Parser(prog="wheeldb", description="Crash-safe delayed tasks.")
+    parser.add_argument("--version", action="version", version=f"wheeldb {RELEASE}")
     verbs = parser.add_subparsers(
         dest="verb", metavar="VERB", required=True, parser_class=Parser
     )

@@ -11,7 +11,14 @@ start a new one.
 import argparse
 
 import wheeldb
-from wheeldb.cli.arguments import duration, header, instant, json_value, priority
+from wheeldb.cli.arguments import (
+    add_directory,
+    add_due,
+    duration,
+    header,
+    json_value,
+    priority,
+)
 from wheeldb.cli.opening import ExitStatus, open_to_write, usage_errors
 from wheeldb.cli.output import print_json, say, shown
 
@@ -20,28 +27,63 @@ __all__ = ("configure", "run")
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the verb's arguments."""
-    parser.add_argument("directory", metavar="DIR")
-    parser.add_argument("name", metavar="NAME")
+    add_directory(parser)
+    parser.add_argument("name", metavar="NAME", help="what it asks for")
     parser.add_argument(
-        "payload", metavar="JSON", nargs="?", type=json_value, help="the payload"
+        "payload",
+        metavar="JSON",
+        nargs="?",
+        type=json_value,
+        help="the payload, null unless given",
     )
-    due = parser.add_mutually_exclusive_group(required=True)
-    due.add_argument("--delay", type=duration, help="elapsed time from now: 15m, 2h30m")
-    due.add_argument("--at", type=instant, help="wall time: 2026-12-01T02:00:00+01:00")
+    add_due(parser)
     parser.add_argument("--id", help="your own id; generated unless given")
-    parser.add_argument("--version", type=int, help="a higher one replaces a lower one")
-    parser.add_argument("--if-exists", choices=("same", "keep", "replace"))
-    parser.add_argument("--queue")
     parser.add_argument(
-        "--priority", type=priority, help="lower goes first, 0 unless given"
+        "--version",
+        type=int,
+        metavar="NUMBER",
+        help="a higher one replaces a lower one; 0 unless given",
     )
-    parser.add_argument("--lease", type=duration, help="how long one attempt may take")
     parser.add_argument(
-        "--expires", type=duration, help="useless so long after it was due"
+        "--if-exists",
+        choices=("same", "keep", "replace"),
+        help="for an id that is taken: refuse another request (unless given), keep "
+        "what is there, or replace it",
     )
-    parser.add_argument("--tag", action="append", dest="tags", metavar="WORD")
-    parser.add_argument("--header", action="append", type=header, metavar="NAME=VALUE")
-    parser.add_argument("--at-most-once", action="store_true")
+    parser.add_argument("--queue", help='"default" unless given')
+    parser.add_argument(
+        "--priority",
+        type=priority,
+        metavar="NUMBER",
+        help="-128 (first) to 127; 0 unless given",
+    )
+    parser.add_argument(
+        "--lease",
+        type=duration,
+        metavar="DURATION",
+        help="how long one attempt may take; 30s unless given",
+    )
+    parser.add_argument(
+        "--expires",
+        type=duration,
+        metavar="DURATION",
+        help="useless so long after it was due",
+    )
+    parser.add_argument(
+        "--tag", action="append", dest="tags", metavar="WORD", help="may be repeated"
+    )
+    parser.add_argument(
+        "--header",
+        action="append",
+        type=header,
+        metavar="NAME=VALUE",
+        help="may be repeated",
+    )
+    parser.add_argument(
+        "--at-most-once",
+        action="store_true",
+        help="never start it again, not even after an attempt that was cut short",
+    )
     parser.add_argument(
         "--create", action="store_true", help="make DIR if it is missing"
     )

@@ -18,6 +18,8 @@ from typing import NoReturn
 __all__ = (
     "Parser",
     "UsageError",
+    "add_directory",
+    "add_due",
     "duration",
     "header",
     "instant",
@@ -52,6 +54,28 @@ class Parser(argparse.ArgumentParser):
             UsageError: Always.
         """
         raise UsageError(f"{self.prog}: {message}; see {self.prog} --help")
+
+
+def add_directory(parser: argparse.ArgumentParser) -> None:
+    """Add the first argument of nearly every verb: which store."""
+    parser.add_argument("directory", metavar="DIR", help="the store's directory")
+
+
+def add_due(parser: argparse.ArgumentParser) -> None:
+    """Add the two ways to say when a task is due; one of them is needed."""
+    due = parser.add_mutually_exclusive_group(required=True)
+    due.add_argument(
+        "--delay",
+        type=duration,
+        metavar="DURATION",
+        help="elapsed time from now: 15m, 2h30m",
+    )
+    due.add_argument(
+        "--at",
+        type=instant,
+        metavar="INSTANT",
+        help="wall time: 2026-12-01T02:00:00+01:00",
+    )
 
 
 def duration(text: str) -> timedelta:

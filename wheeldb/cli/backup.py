@@ -2,6 +2,7 @@
 
 import argparse
 
+from wheeldb.cli.arguments import add_directory
 from wheeldb.cli.opening import ExitStatus, open_to_write, usage_errors
 from wheeldb.cli.output import print_json, say
 
@@ -10,9 +11,11 @@ __all__ = ("configure", "run")
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the verb's arguments."""
-    parser.add_argument("directory", metavar="DIR")
-    parser.add_argument("target", metavar="DEST")
-    parser.add_argument("--json", action="store_true")
+    add_directory(parser)
+    parser.add_argument(
+        "target", metavar="DEST", help="a directory that does not exist"
+    )
+    parser.add_argument("--json", action="store_true", help="print JSON")
 
 
 def run(arguments: argparse.Namespace) -> int:

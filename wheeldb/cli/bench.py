@@ -50,9 +50,19 @@ class Rate:
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the verb's arguments."""
-    parser.add_argument("directory", metavar="DIR", nargs="?", default=".")
     parser.add_argument(
-        "--seconds", type=float, default=2.0, help="for each line, 2 unless given"
+        "directory",
+        metavar="DIR",
+        nargs="?",
+        default=".",
+        help="where to write, the current directory unless given",
+    )
+    parser.add_argument(
+        "--seconds",
+        type=float,
+        default=2.0,
+        metavar="NUMBER",
+        help="for each line, 2 unless given",
     )
     parser.add_argument("--json", action="store_true", help="one rate a line")
 

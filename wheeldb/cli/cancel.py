@@ -7,6 +7,7 @@ Prints one outcome per id: `cancelled` (also if it was before), `leased` (it run
 import argparse
 
 import wheeldb
+from wheeldb.cli.arguments import add_directory
 from wheeldb.cli.opening import ExitStatus, open_to_write, usage_errors
 from wheeldb.cli.output import print_json, print_table
 
@@ -15,8 +16,8 @@ __all__ = ("configure", "run")
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the verb's arguments."""
-    parser.add_argument("directory", metavar="DIR")
-    parser.add_argument("ids", metavar="ID", nargs="+")
+    add_directory(parser)
+    parser.add_argument("ids", metavar="ID", nargs="+", help="the tasks")
     parser.add_argument("--json", action="store_true", help="one outcome a line")
 
 

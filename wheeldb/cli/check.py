@@ -9,6 +9,7 @@ It changes nothing and works beside a running owner.
 
 import argparse
 
+from wheeldb.cli.arguments import add_directory
 from wheeldb.cli.opening import ExitStatus, open_to_read
 from wheeldb.cli.output import print_json, say, shown
 
@@ -17,7 +18,7 @@ __all__ = ("configure", "run")
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the verb's arguments."""
-    parser.add_argument("directory", metavar="DIR")
+    add_directory(parser)
     parser.add_argument("--json", action="store_true", help="one finding a line")
 
 

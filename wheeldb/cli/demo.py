@@ -88,9 +88,15 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--directory", metavar="DIR", help="keep the stores there; it must not exist"
     )
-    parser.add_argument("--seed", type=int, help="repeat an earlier demo")
     parser.add_argument(
-        "--hour", type=float, default=1.0, metavar="SECONDS", help="length of an hour"
+        "--seed", type=int, metavar="NUMBER", help="repeat an earlier demo"
+    )
+    parser.add_argument(
+        "--hour",
+        type=float,
+        default=1.0,
+        metavar="SECONDS",
+        help="length of an hour, 1 unless given",
     )
     parser.add_argument("--json", action="store_true", help="the verdict as JSON")
 

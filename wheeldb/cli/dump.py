@@ -9,6 +9,7 @@ gone, it refuses and names the oldest one it has.
 
 import argparse
 
+from wheeldb.cli.arguments import add_directory
 from wheeldb.cli.opening import ExitStatus, open_to_read
 from wheeldb.cli.output import print_json, say
 
@@ -17,8 +18,14 @@ __all__ = ("configure", "run")
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the verb's arguments."""
-    parser.add_argument("directory", metavar="DIR")
-    parser.add_argument("--from-lsn", type=int, default=0, metavar="LSN")
+    add_directory(parser)
+    parser.add_argument(
+        "--from-lsn",
+        type=int,
+        default=0,
+        metavar="LSN",
+        help="only events from this log position on",
+    )
     parser.add_argument("--task", metavar="ID", help="only the events of this task")
     parser.add_argument("--json", action="store_true", help="always so")
 

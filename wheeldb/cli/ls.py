@@ -10,7 +10,7 @@ import argparse
 from collections.abc import Iterator
 
 import wheeldb
-from wheeldb.cli.arguments import instant
+from wheeldb.cli.arguments import add_directory, instant
 from wheeldb.cli.opening import ExitStatus, open_to_read, usage_errors
 from wheeldb.cli.output import print_json, print_table, say
 
@@ -21,14 +21,25 @@ COLUMNS = ("id", "name", "queue", "state", "due", "attempts", "held")
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the verb's arguments."""
-    parser.add_argument("directory", metavar="DIR")
-    parser.add_argument("--state", choices=[state.value for state in wheeldb.TaskState])
-    parser.add_argument("--queue")
-    parser.add_argument("--name")
-    parser.add_argument("--tag")
-    parser.add_argument("--due-before", type=instant, metavar="INSTANT")
+    add_directory(parser)
+    states = [state.value for state in wheeldb.TaskState]
+    parser.add_argument(
+        "--state",
+        choices=states,
+        metavar="STATE",
+        help=f"only those that are {', '.join(states[:-1])} or {states[-1]}",
+    )
+    parser.add_argument("--queue", help="only those of this queue")
+    parser.add_argument("--name", help="only those of this name")
+    parser.add_argument("--tag", metavar="WORD", help="only those with this tag")
+    parser.add_argument(
+        "--due-before",
+        type=instant,
+        metavar="INSTANT",
+        help="only those due before 2026-12-01T02:00:00+01:00",
+    )
     parser.add_argument("--after", metavar="ID", help="go on behind this task")
-    parser.add_argument("--limit", type=int)
+    parser.add_argument("--limit", type=int, metavar="COUNT", help="at most so many")
     parser.add_argument("--json", action="store_true", help="one task a line")
 
 

@@ -12,22 +12,22 @@ import argparse
 from datetime import datetime
 
 import wheeldb
-from wheeldb.cli.arguments import instant
+from wheeldb.cli.arguments import add_directory, instant
 from wheeldb.cli.opening import ExitStatus, take_owner, usage_errors
-from wheeldb.cli.output import plain, print_fields, print_json
+from wheeldb.cli.output import print_fields, print_json
 
 __all__ = ("configure", "run")
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the verb's arguments."""
-    parser.add_argument("directory", metavar="DIR")
+    add_directory(parser)
     parser.add_argument("--to", metavar="NEWDIR", help="write a new store there")
     parser.add_argument(
         "--until", type=_lsn_or_instant, metavar="LSN|TIME", help="stop behind this"
     )
     parser.add_argument("--salvage", action="store_true", help="go on past damage")
-    parser.add_argument("--json", action="store_true")
+    parser.add_argument("--json", action="store_true", help="print JSON")
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -45,9 +45,7 @@ def run(arguments: argparse.Namespace) -> int:
         print_json(report)
     else:
         print_fields(report)
-    fields = plain(report)
-    is_complete = isinstance(fields, dict) and not fields.get("dropped")
-    return ExitStatus.FINE if is_complete else ExitStatus.FINDINGS
+    return ExitStatus.FINDINGS if report.dropped else ExitStatus.FINE
 
 
 def _lsn_or_instant(text: str) -> int | datetime:

@@ -2,7 +2,7 @@
 
 import argparse
 
-from wheeldb.cli.arguments import duration, instant
+from wheeldb.cli.arguments import add_directory, add_due
 from wheeldb.cli.opening import ExitStatus, open_to_write, usage_errors
 from wheeldb.cli.output import print_json, shown
 
@@ -11,11 +11,9 @@ __all__ = ("configure", "run")
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the verb's arguments."""
-    parser.add_argument("directory", metavar="DIR")
-    parser.add_argument("id", metavar="ID")
-    due = parser.add_mutually_exclusive_group(required=True)
-    due.add_argument("--delay", type=duration, help="elapsed time from now: 15m, 2h30m")
-    due.add_argument("--at", type=instant, help="wall time: 2026-12-01T02:00:00+01:00")
+    add_directory(parser)
+    parser.add_argument("id", metavar="ID", help="the task")
+    add_due(parser)
     parser.add_argument(
         "--expect-lsn", type=int, metavar="LSN", help="refuse if it changed since"
     )

@@ -15,9 +15,11 @@ __all__ = ("configure", "run")
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the verb's arguments."""
-    parser.add_argument("backup", metavar="BACKUP")
-    parser.add_argument("target", metavar="DEST")
-    parser.add_argument("--json", action="store_true")
+    parser.add_argument("backup", metavar="BACKUP", help="what `backup` has written")
+    parser.add_argument(
+        "target", metavar="DEST", help="a directory that does not exist"
+    )
+    parser.add_argument("--json", action="store_true", help="print JSON")
 
 
 def run(arguments: argparse.Namespace) -> int:

@@ -2,6 +2,7 @@
 
 import argparse
 
+from wheeldb.cli.arguments import add_directory
 from wheeldb.cli.opening import ExitStatus, open_to_write, usage_errors
 from wheeldb.cli.output import print_json, say
 
@@ -10,12 +11,12 @@ __all__ = ("configure", "run")
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the verb's arguments."""
-    parser.add_argument("directory", metavar="DIR")
+    add_directory(parser)
     what = parser.add_mutually_exclusive_group(required=True)
-    what.add_argument("id", metavar="ID", nargs="?")
-    what.add_argument("--queue")
+    what.add_argument("id", metavar="ID", nargs="?", help="one task")
+    what.add_argument("--queue", help="or all tasks of a queue")
     parser.add_argument("--now", action="store_true", help="make it due at once")
-    parser.add_argument("--json", action="store_true")
+    parser.add_argument("--json", action="store_true", help="print JSON")
 
 
 def run(arguments: argparse.Namespace) -> int:

@@ -5,7 +5,7 @@ Prints what came back to life. Without an id every dead task that matches is tak
 
 import argparse
 
-from wheeldb.cli.arguments import UsageError
+from wheeldb.cli.arguments import UsageError, add_directory
 from wheeldb.cli.opening import ExitStatus, open_to_write, usage_errors
 from wheeldb.cli.output import print_json, shown
 
@@ -14,12 +14,12 @@ __all__ = ("configure", "run")
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the verb's arguments."""
-    parser.add_argument("directory", metavar="DIR")
-    parser.add_argument("id", metavar="ID", nargs="?")
-    parser.add_argument("--queue")
-    parser.add_argument("--name")
-    parser.add_argument("--tag")
-    parser.add_argument("--json", action="store_true")
+    add_directory(parser)
+    parser.add_argument("id", metavar="ID", nargs="?", help="one task, or all of:")
+    parser.add_argument("--queue", help="those of this queue")
+    parser.add_argument("--name", help="those of this name")
+    parser.add_argument("--tag", metavar="WORD", help="those with this tag")
+    parser.add_argument("--json", action="store_true", help="print JSON")
 
 
 def run(arguments: argparse.Namespace) -> int:

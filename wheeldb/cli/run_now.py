@@ -5,6 +5,7 @@ It only changes the due time: whoever serves the queue runs the task.
 
 import argparse
 
+from wheeldb.cli.arguments import add_directory
 from wheeldb.cli.opening import ExitStatus, open_to_write, usage_errors
 from wheeldb.cli.output import print_json, say
 
@@ -13,9 +14,9 @@ __all__ = ("configure", "run")
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the verb's arguments."""
-    parser.add_argument("directory", metavar="DIR")
-    parser.add_argument("id", metavar="ID")
-    parser.add_argument("--json", action="store_true")
+    add_directory(parser)
+    parser.add_argument("id", metavar="ID", help="the task")
+    parser.add_argument("--json", action="store_true", help="print JSON")
 
 
 def run(arguments: argparse.Namespace) -> int:

@@ -6,6 +6,7 @@ An id that neither the store nor the log knows is exit 1.
 
 import argparse
 
+from wheeldb.cli.arguments import add_directory
 from wheeldb.cli.opening import ExitStatus, open_to_read
 from wheeldb.cli.output import print_fields, print_json, print_table, say
 
@@ -14,8 +15,8 @@ __all__ = ("configure", "run")
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the verb's arguments."""
-    parser.add_argument("directory", metavar="DIR")
-    parser.add_argument("id", metavar="ID")
+    add_directory(parser)
+    parser.add_argument("id", metavar="ID", help="the task")
     parser.add_argument("--json", action="store_true", help='{"task": …, "history": …}')
 
 

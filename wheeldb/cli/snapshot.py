@@ -5,6 +5,7 @@ Correctness never needs one; it makes the log behind it superfluous.
 
 import argparse
 
+from wheeldb.cli.arguments import add_directory
 from wheeldb.cli.opening import ExitStatus, open_to_write
 from wheeldb.cli.output import print_json, shown
 
@@ -13,8 +14,8 @@ __all__ = ("configure", "run")
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the verb's arguments."""
-    parser.add_argument("directory", metavar="DIR")
-    parser.add_argument("--json", action="store_true")
+    add_directory(parser)
+    parser.add_argument("--json", action="store_true", help="print JSON")
 
 
 def run(arguments: argparse.Namespace) -> int:
