@@ -81,7 +81,7 @@ BAD_OPTIONS: list[dict[str, object]] = [
     # Delays: the browsers' timers take Infinity, NaN and 25 days for zero
     # (sindresorhus/delay#57, observablehq/runtime#37).
     *each("delay", NAN, INFINITY, -INFINITY, True, "10", None, [1]),
-    *each("delay", Decimal(1), 1e300, 10**30, timedelta.max),
+    *each("delay", Decimal(1), 1e300, 1e308, 10**30, timedelta.max),
     # Instants.
     *each("at", NAIVE, "2026-01-01", 1, 1.5, None, date(2026, 1, 1)),
     # Ids.
@@ -335,6 +335,19 @@ def test_an_instant_of_any_year_is_kept_exactly(bench: Bench, at: datetime) -> N
 )
 def test_an_instant_behind_the_year_9999_is_refused(bench: Bench, at: datetime) -> None:
     refused(bench, lambda: bench.db.schedule("task", at=at))
+
+
+def test_an_instant_before_the_year_1_is_refused(bench: Bench) -> None:
+    at = datetime.min.replace(tzinfo=timezone(timedelta(hours=14)))
+    refused(bench, lambda: bench.db.schedule("task", at=at))
+    bench.db.schedule("task", delay=1, id="known")
+    with pytest.raises(ValueError, match="before the year 1"):
+        bench.db.reschedule("known", at=at)
+    assert [task.id for task in bench.db.tasks()] == ["known"]
+
+
+def test_a_negative_delay_of_any_size_is_due_at_once(bench: Bench) -> None:
+    assert bench.db.schedule("task", delay=-1e308).state == "due"
 
 
 # Every other call.

@@ -16,10 +16,14 @@ __all__ = ("DUE_MS_MAX", "delay_ms", "instant_ms", "round_up_ms", "span_ms")
 
 # The last millisecond of the year 9999.
 DUE_MS_MAX = 253_402_300_799_999
+# The first one of the year 1, in UTC: what lies before it can't be shown.
+_INSTANT_MS_MIN = -62_135_596_800_000
 
 # A tenth of a second is a little more than 0.1 in floating point, and would count 101
 # ms: what lies less than half a nanosecond above a millisecond is that millisecond.
 _SLIP_MS = 5e-7
+
+_SECONDS_MAX = 1e300
 
 _MILLISECOND = timedelta(milliseconds=1)
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -45,6 +49,8 @@ def span_ms(seconds: object, what: str) -> int:
         )
     if not math.isfinite(seconds):
         raise ValueError(f"{what} is {seconds}; seconds are finite")
+    # Beyond the largest float there is no number of milliseconds to refuse.
+    seconds = max(-_SECONDS_MAX, min(seconds, _SECONDS_MAX))
     return math.ceil(seconds * 1000 - _SLIP_MS)
 
 
@@ -75,7 +81,7 @@ def instant_ms(instant: object, what: str) -> int:
 
     Raises:
         TypeError: If it is no ``datetime``.
-        ValueError: If it has no time zone.
+        ValueError: If it has no time zone, or lies before the year 1 in UTC.
     """
     if not isinstance(instant, datetime):
         raise TypeError(
@@ -86,4 +92,7 @@ def instant_ms(instant: object, what: str) -> int:
             f"{what} is {instant.isoformat()}, which names no time zone; give "
             "tzinfo=UTC or another zone"
         )
-    return -(-(instant - _EPOCH) // _MILLISECOND)
+    instant_ms = -(-(instant - _EPOCH) // _MILLISECOND)
+    if instant_ms < _INSTANT_MS_MIN:
+        raise ValueError(f"{what} is {instant.isoformat()}, before the year 1 in UTC")
+    return instant_ms
