@@ -30,6 +30,17 @@ from wheeldb.testing import CrashableDisk, ManualClock
 NEW = "/new"
 
 
+class ChoosingEntropy(SeededEntropy):
+    """Chooses a given one of the numbers that a new store may begin with."""
+
+    def __init__(self, choice: int) -> None:
+        super().__init__(1)
+        self._choice = choice.to_bytes(2, "big")
+
+    def bytes(self, count: int, /) -> bytes:
+        return self._choice if count == 2 else super().bytes(count)
+
+
 @pytest.fixture
 def disk() -> CrashableDisk:
     return CrashableDisk(7)
@@ -152,6 +163,35 @@ def test_until_is_judged(
     with pytest.raises(error, match="until"):
         replay(STORE, NEW, until=until, disk=disk, clock=clock)  # type: ignore[arg-type]
     assert disk.info(NEW) is None
+
+
+@pytest.mark.parametrize("salvage", [False, True])
+def test_an_earlier_state_numbers_on_from_above_what_came_after_it(
+    disk: CrashableDisk, clock: ManualClock, salvage: bool
+) -> None:
+    db = open_store(disk, clock)
+    db.schedule("a", id="x", delay=0)
+    until = db.durable_lsn
+    db.close()
+    copy = CrashableDisk()
+    copy.make_directory("/elsewhere")  # another inode for the store's directory
+    copy.load(disk.dump())
+    db = open_store(copy, clock, entropy=ChoosingEntropy(4_000))
+    fence = db.lease()[0].fence
+    assert fence > 4_000 * 2**32
+    db.close()
+
+    replay(
+        STORE,
+        NEW,
+        until,
+        salvage,
+        disk=copy,
+        clock=clock,
+        entropy=ChoosingEntropy(0),
+    )
+
+    assert open_store(copy, clock, NEW).lease()[0].fence > fence
 
 
 def test_until_before_what_is_left(disk: CrashableDisk, clock: ManualClock) -> None:

@@ -239,7 +239,7 @@ class _Replay:
     def _fold_whole(self) -> None:
         layout, lsns = self._layout, self._snapshot_lsns()
         archive = layout.archive if self._disk.info(layout.archive) else None
-        first_lsn = self._first_lsn(archive)
+        first_lsn = self._first_lsn()
         if first_lsn > 1 and lsns:
             self._load_oldest(lsns, first_lsn)
         scan = LogScan(
@@ -253,6 +253,7 @@ class _Replay:
         self._segments = len(scan.segments)
         for frame in scan:
             if not self._fold_frame(frame):
+                self._pass_over_the_rest()
                 return
         self._torn_bytes = scan.end.torn_bytes
         self._bound = scan.end.bound_highest
@@ -299,12 +300,12 @@ class _Replay:
             return []
         return [name.lsn for name in list_snapshots(self._disk, self._layout.snapshots)]
 
-    def _first_lsn(self, archive: str | None) -> int:
-        directories = [self._layout.log, *([archive] if archive else [])]
+    def _first_lsn(self) -> int:
+        """Return the first LSN that log and archive have, 1 if there are none."""
         return min(
             (
                 name.first_lsn
-                for directory in directories
+                for directory in (self._layout.log, self._layout.archive)
                 if self._disk.info(directory) is not None
                 for name in list_segments(self._disk, directory)
             ),
@@ -324,6 +325,22 @@ class _Replay:
             lsn = state.last_lsn + 1
             self._events += 1
         return True
+
+    def _pass_over_the_rest(self) -> None:
+        """Take note of the numbers behind the end: they were handed out, too.
+
+        What is damaged there, or of a newer format, does not matter.
+        """
+        with contextlib.suppress(FormatError):
+            rest = Wreck(
+                self._disk,
+                [self._layout.log],
+                database=self._database,
+                from_lsn=self._state.last_lsn,
+                proven_lsn=0,
+            )
+            for frame in rest:
+                self._bound = max(self._bound, frame.header.bound)
 
     def _make_room(self) -> None:
         """Let the index take what has gathered in memory."""
@@ -349,6 +366,7 @@ class _Replay:
         for frame in wreck:
             if not self._salvage_frame(wreck, frame):
                 is_complete = False
+                self._pass_over_the_rest()
                 break
         self._dropped += wreck.dropped
         self._torn_bytes = wreck.torn_bytes
@@ -373,7 +391,7 @@ class _Replay:
                     f"{self._snapshot_path(lsn)}: bytes from {error.offset or 0} on: "
                     f"{error.reason}"
                 )
-        if self._first_lsn(self._layout.archive) == 1:
+        if self._first_lsn() == 1:
             return
         for lsn in damaged:
             with contextlib.suppress(CorruptionError):
