@@ -12,6 +12,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import zoneinfo
 from collections.abc import Callable
 from pathlib import Path
 
@@ -68,6 +69,21 @@ def test_every_argument_has_help(verb: str) -> None:
     module.configure(parser)
 
     assert [action.dest for action in parser._actions if not action.help] == []
+
+
+def test_demo_without_time_zones(say: Say, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("tzdata", "tzdata.zoneinfo.America"):
+        monkeypatch.setitem(sys.modules, name, None)
+    zoneinfo.ZoneInfo.clear_cache()
+    zoneinfo.reset_tzpath(())
+    try:
+        status, out, err = say("demo")
+    finally:
+        zoneinfo.reset_tzpath()
+
+    assert (status, out) == (ExitStatus.CANNOT_OPEN, "")
+    assert "install tzdata" in err
+    assert err.count("\n") == 1
 
 
 def test_version(capsys: pytest.CaptureFixture[str]) -> None:

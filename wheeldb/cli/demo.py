@@ -20,7 +20,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
-from zoneinfo import ZoneInfo
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 import wheeldb
 from wheeldb.cli.arguments import UsageError
@@ -41,7 +41,7 @@ from wheeldb.clock.system import SystemClock
 
 __all__ = ("Story", "configure", "run")
 
-ZONE = ZoneInfo("America/New_York")
+ZONE = "America/New_York"
 DAY_BEGINS_HOUR = 3  # the first boarding is at 04:35
 REAL_SECONDS = 3
 REAL_TASKS = 300
@@ -102,9 +102,21 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Tell the whole story and return its verdict."""
+    """Tell the whole story and return its verdict.
+
+    Raises:
+        OSError: There is no time zone database.
+    """
     if not 0.05 <= arguments.hour <= 60:
         raise UsageError("wheeldb demo: --hour is from 0.05 to 60 seconds")
+    try:
+        ZoneInfo(ZONE)
+    except ZoneInfoNotFoundError as error:
+        # Small images of systems come without it.
+        raise OSError(
+            f"this system knows no time zone {ZONE}: install its package tzdata, or "
+            "pip install tzdata"
+        ) from error
     seed = arguments.seed
     if seed is None:
         seed = random.SystemRandom().randrange(1_000_000)
@@ -243,7 +255,7 @@ def _final_states(db: wheeldb.WheelDB, ledger: Ledger) -> dict[str, str]:
 def _clock_time(report: Report) -> str:
     wall_ms = report["wall_ms"]
     assert isinstance(wall_ms, int), report
-    return datetime.fromtimestamp(wall_ms / 1_000, ZONE).strftime("%H:%M")
+    return datetime.fromtimestamp(wall_ms / 1_000, ZoneInfo(ZONE)).strftime("%H:%M")
 
 
 def _said(report: Report) -> str:
