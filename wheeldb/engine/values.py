@@ -136,15 +136,16 @@ class Presenter:
         # It was scheduled; a row would take as long to make as the receipt.
         columns, index = scheduled.place_of(position)
         number = columns.first + index
-        timeline, queue, _ = columns.lane_key(index)
-        due_ms = columns.due(index)
+        timeline, due_ms = columns.timeline(index), columns.due(index)
+        options = columns.options(index)
+        queue: str = options.get(F.QUEUE, QUEUE_DEFAULT)  # type: ignore[assignment]
         return Receipt(
             columns.id(index) or generated_id(number),
             self.due_at(timeline, due_ms),
             number,
             True,
             _waiting_state(timeline, due_ms, queue, now, paused_queues),
-            columns.options(index).get(F.VERSION, 0),  # type: ignore[arg-type]
+            options.get(F.VERSION, 0),  # type: ignore[arg-type]
             durability,
         )
 
