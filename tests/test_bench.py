@@ -15,7 +15,8 @@ from pathlib import Path
 import pytest
 
 from tools.bench.idle import context_switches, looks
-from tools.bench.pending import anonymous_mb, bytes_written
+from tools.bench.pending import anonymous_mb
+from tools.bench.places import bytes_written
 from wheeldb.cli.measuring import BareLog, by_turns, median_ratio, per_second
 
 ROOT = Path(__file__).parent.parent
@@ -68,6 +69,17 @@ def test_pending(tmp_path: Path) -> None:
     assert positive(rows["loaded"]["/ in memory"])
     assert positive(rows["opened"]["/ reading"])
     assert positive(rows["killed"]["/ reading"])
+
+
+@pytest.mark.slow
+def test_index(tmp_path: Path) -> None:
+    small = ("--pending", "3000", "--entries", "500")
+    rows = bench("index", tmp_path, *small)
+    assert set(rows) == {"3,000 exact", "3,000 coarse"}
+    # Ratios of bytes there are only on a disk, and this directory may be in memory.
+    assert positive(rows["3,000 exact"]["new/s"])
+    assert positive(rows["3,000 coarse"]["gone/s"])
+    assert os.listdir(tmp_path) == []
 
 
 @pytest.mark.slow

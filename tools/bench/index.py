@@ -1,31 +1,48 @@
 """How fast the index takes a checkpoint, and how many bytes that writes.
 
-    python tools/bench/index.py [--pending 50000 700000] [--directory DIR]
+    python -m tools.bench.index [--pending 50000 700000] [--directory DIR]
 
-For each number of pending tasks and each kind of due key (exact; coarse, as wheeldb
-uses it) an index is filled with tasks due at random moments of the next 30 days.  Then
-four checkpoints bring 25,000 new tasks each, and four take away the 25,000 that are due
-first.  One line for each: tasks a second and the bytes that went to the disk for each
-task (`write_bytes` of /proc/self/io, whole pages), coming and going; the size of the
-file; how long the digests of all rows take.
+For each number of pending tasks and each kind of due key (exact, the baseline; coarse,
+as wheeldb uses it) an index is filled with tasks due at random moments of the next 30
+days. Then four checkpoints bring 25,000 new tasks each, and four take away the 25,000
+that are due first. For each: tasks a second and the bytes that went to the disk for
+each task (`write_bytes` of /proc/self/io, whole pages), coming and going; the size of
+the file; how long the digests of all rows take.
 """
 
 import argparse
 import heapq
 import random
-import shutil
-import tempfile
+import sys
 import time
 from pathlib import Path
+from typing import NamedTuple
 
+if not __package__:  # Run as a file: the checkout takes the place of this directory.
+    sys.path[0] = str(Path(__file__).resolve().parents[2])
+
+from tools.bench.places import bytes_written, parser_for, print_table, scratch
+from tools.bench.table import Cell, Table, ratio
 from wheeldb.disk import OsDisk
 from wheeldb.index import Changes, LmdbIndex, due_field
 
+__all__ = ("main", "measure")
+
 LANE = 16
 BODY = b"x" * 100
-CHECKPOINT_TASKS = 25_000
 CHECKPOINTS = 4
 SPAN_MS = 30 * 86_400_000
+
+
+class Costs(NamedTuple):
+    """What the checkpoints of one index cost: tasks a second, bytes a task."""
+
+    new_per_s: float
+    new_bytes: float
+    gone_per_s: float
+    gone_bytes: float
+    file_mb: float
+    digests_s: float
 
 
 class Pending:
@@ -62,42 +79,62 @@ class Pending:
 
 
 def main() -> None:
-    """Run every combination and print a line for each."""
-    parser = argparse.ArgumentParser(description=str(__doc__).splitlines()[0])
+    """Run every combination and print the table."""
+    parser = parser_for(__doc__)
     parser.add_argument("--pending", type=int, nargs="+", default=[50_000, 700_000])
-    parser.add_argument("--directory", help="where to write; default: as tempfile says")
-    arguments = parser.parse_args()
-    print(
-        "  pending due keys |  new/s bytes/task | gone/s bytes/task | file MB digest s"
+    parser.add_argument("--entries", type=int, default=25_000, help="of a checkpoint")
+    options = parser.parse_args()
+    rows: list[tuple[Cell, ...]] = []
+    for pending in options.pending:
+        exact, coarse = (
+            _measure(options, pending, coarse=key) for key in (False, True)
+        )
+        for name, costs in (("exact", exact), ("coarse", coarse)):
+            ratios = (
+                ratio(costs.new_bytes, exact.new_bytes),
+                ratio(costs.gone_bytes, exact.gone_bytes),
+            )
+            rows.append((f"{pending:,} {name}", *costs, *ratios))
+    table = Table(
+        title=f"checkpoints of {options.entries:,} tasks, {CHECKPOINTS} of each kind",
+        columns=(
+            "pending, due keys",
+            "new/s",
+            "new bytes",
+            "gone/s",
+            "gone bytes",
+            "file MB",
+            "digests s",
+            "new / exact",
+            "gone / exact",
+        ),
+        rows=tuple(rows),
+        notes=("The ratios are those of the bytes a task.",),
     )
-    for pending in arguments.pending:
-        for coarse in (False, True):
-            directory = tempfile.mkdtemp(dir=arguments.directory)
-            try:
-                print(measure(f"{directory}/index", pending, coarse=coarse), flush=True)
-            finally:
-                shutil.rmtree(directory)
+    print_table(table, options)
 
 
-def measure(path: str, pending: int, *, coarse: bool) -> str:
-    """Fill an index, make the checkpoints and return the line."""
+def _measure(options: argparse.Namespace, pending: int, *, coarse: bool) -> Costs:
+    with scratch(options.directory) as directory:
+        return measure(f"{directory}/index", pending, options.entries, coarse=coarse)
+
+
+def measure(path: str, pending: int, entries: int, *, coarse: bool) -> Costs:
+    """Fill an index, make the checkpoints and return what they cost."""
     index = LmdbIndex.create(path, disk=OsDisk())
     tasks = Pending(coarse=coarse)
-    for start in range(0, pending, CHECKPOINT_TASKS):
-        index.apply(tasks.come(min(CHECKPOINT_TASKS, pending - start)))
+    for start in range(0, pending, entries):
+        index.apply(tasks.come(min(entries, pending - start)))
 
-    new = [apply(index, tasks.come(CHECKPOINT_TASKS)) for _ in range(CHECKPOINTS)]
-    gone = [apply(index, tasks.go(CHECKPOINT_TASKS)) for _ in range(CHECKPOINTS)]
+    new = [apply(index, tasks.come(entries)) for _ in range(CHECKPOINTS)]
+    gone = [apply(index, tasks.go(entries)) for _ in range(CHECKPOINTS)]
     began = time.perf_counter()
     with index.snapshot() as view:
         view.digests()
-    digest_s = time.perf_counter() - began
-    size_mb = index.statistics().bytes / 1e6
+    digests_s = time.perf_counter() - began
+    file_mb = index.statistics().bytes / 1e6
     index.close()
-    return (
-        f"{pending:>9} {'coarse' if coarse else 'exact':>8} | {rates(new)} | "
-        f"{rates(gone)} | {size_mb:>7,.0f} {digest_s:>8.1f}"
-    )
+    return Costs(*rates(new, entries), *rates(gone, entries), file_mb, digests_s)
 
 
 def apply(index: LmdbIndex, changes: Changes) -> tuple[float, int]:
@@ -107,22 +144,12 @@ def apply(index: LmdbIndex, changes: Changes) -> tuple[float, int]:
     return time.perf_counter() - began, bytes_written() - bytes_before
 
 
-def rates(checkpoints: list[tuple[float, int]]) -> str:
+def rates(checkpoints: list[tuple[float, int]], entries: int) -> tuple[float, float]:
     """Return tasks a second and bytes a task over some checkpoints."""
-    total = len(checkpoints) * CHECKPOINT_TASKS
+    total = len(checkpoints) * entries
     took_s = sum(seconds for seconds, _ in checkpoints)
     written = sum(count for _, count in checkpoints)
-    return f"{total / took_s:>6,.0f} {written / total:>10,.0f}"
-
-
-def bytes_written() -> int:
-    """Return the bytes that this process caused to be written to a disk."""
-    for line in Path("/proc/self/io").read_text().splitlines():
-        name, _, value = line.partition(": ")
-        if name == "write_bytes":
-            return int(value)
-    message = "/proc/self/io has no write_bytes; this needs Linux"
-    raise OSError(message)
+    return total / took_s, written / total
 
 
 if __name__ == "__main__":

@@ -33,8 +33,14 @@ if not __package__:  # Run as a file: the checkout takes the place of this direc
     sys.path[0] = str(Path(__file__).resolve().parents[2])
 
 import wheeldb
-from tools.bench.places import new_tasks, parser_for, print_table, scratch
-from tools.bench.table import Cell, Table
+from tools.bench.places import (
+    bytes_written,
+    new_tasks,
+    parser_for,
+    print_table,
+    scratch,
+)
+from tools.bench.table import Cell, Table, ratio
 
 __all__ = ("main",)
 
@@ -84,13 +90,15 @@ def _measure(directory: str, options: argparse.Namespace) -> Table:
         ("reading", None, None, reading["read_s"], 1.0),
     )
     few, many = writes["few_bytes"], writes["many_bytes"]
+    times = ratio(many, few)
     return Table(
         title=f"{options.tasks:,} pending tasks",
         columns=("what", "MB", "/ in memory", "open s", "/ reading"),
         rows=rows,
         notes=(
             f"A checkpoint writes {few:,.0f} bytes a task with {options.few:,} "
-            f"pending, {many:,.0f} with {options.many:,}: {many / few:.2f} times that.",
+            f"pending, {many:,.0f} with {options.many:,}: "
+            f"{'-' if times is None else f'{times:.2f}'} times that.",
         ),
     )
 
@@ -213,16 +221,6 @@ def anonymous_mb() -> float:
         if name == "RssAnon":
             return int(value.split()[0]) * 1024 / 1e6
     message = "/proc/self/status has no RssAnon; this needs Linux"
-    raise OSError(message)
-
-
-def bytes_written() -> int:
-    """Return the bytes that this process caused to be written to a disk."""
-    for line in Path("/proc/self/io").read_text().splitlines():
-        name, _, value = line.partition(": ")
-        if name == "write_bytes":
-            return int(value)
-    message = "/proc/self/io has no write_bytes; this needs Linux"
     raise OSError(message)
 
 

@@ -1,4 +1,4 @@
-"""What the benchmarks of whole stores share: where to write, what to schedule.
+"""What the benchmarks share: where to write, what to schedule, how to count it.
 
 They write to the file system that the checkout lies on, or to ``--directory``: in a
 file system of memory a sync costs nothing, and every ratio to it would mislead.
@@ -10,11 +10,12 @@ import os
 import shutil
 import tempfile
 from collections.abc import Iterator
+from pathlib import Path
 
 from tools.bench.table import Table, add_json_option
 from wheeldb import NewTask
 
-__all__ = ("new_tasks", "parser_for", "print_table", "scratch")
+__all__ = ("bytes_written", "new_tasks", "parser_for", "print_table", "scratch")
 
 SPAN_S = 30 * 86_400
 # An odd step that spreads the tasks over the span, the same ones in every run.
@@ -22,7 +23,7 @@ _STEP_S = 104_729.25
 
 
 def parser_for(description: str | None) -> argparse.ArgumentParser:
-    """Return a parser with the options that every benchmark of a store has."""
+    """Return a parser with the options that every benchmark on a disk has."""
     parser = argparse.ArgumentParser(
         description=description, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -53,6 +54,16 @@ def new_tasks(first: int, count: int) -> list[NewTask]:
         )
         for number in range(first, first + count)
     ]
+
+
+def bytes_written() -> int:
+    """Return the bytes that this process caused to be written to a disk."""
+    for line in Path("/proc/self/io").read_text().splitlines():
+        name, _, value = line.partition(": ")
+        if name == "write_bytes":
+            return int(value)
+    message = "/proc/self/io has no write_bytes; this needs Linux"
+    raise OSError(message)
 
 
 def print_table(table: Table, options: argparse.Namespace) -> None:

@@ -26,7 +26,7 @@ import platform
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-__all__ = ("Cell", "Table", "add_json_option", "ratio_table")
+__all__ = ("Cell", "Table", "add_json_option", "ratio", "ratio_table")
 
 Cell = str | int | float | None
 """What a table holds; None is a figure that does not exist."""
@@ -112,9 +112,17 @@ def ratio_table(
         row: list[Cell] = [measure, base]
         for name in others:
             cost = by_name.get(name)
-            row += [cost, cost / base if cost is not None and base else None]
+            row += [cost, None if cost is None else ratio(cost, base)]
         rows.append(tuple(row))
     return Table(title=title, columns=tuple(columns), rows=tuple(rows), notes=notes)
+
+
+def ratio(cost: float, base: float) -> float | None:
+    """Return how many times the base a cost is; None where the base is nothing.
+
+    A file system in memory writes no bytes to a disk, for instance.
+    """
+    return cost / base if base else None
 
 
 def add_json_option(parser: argparse.ArgumentParser) -> None:
