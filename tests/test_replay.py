@@ -1,9 +1,11 @@
 """Replay: to the end, to a point, into a new store, and past damage."""
 
 import errno
+import sys
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 from log_helpers import SeededEntropy
@@ -229,6 +231,31 @@ def test_a_torn_tail_is_counted(disk: CrashableDisk, clock: ManualClock) -> None
         report = replay(STORE, salvage=salvage, disk=disk, clock=clock)
         assert (report.torn_bytes, report.dropped) == (4, ())
         assert report.tasks == {"scheduled": 300}
+
+
+def test_the_owner_may_take_snapshots_meanwhile(
+    disk: CrashableDisk, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    db = filled(disk, clock)
+    db.snapshot()
+    module = sys.modules["wheeldb.replay"]  # the package has a function of that name
+    verify = module.verify_snapshot
+    snapshots_to_take = [2]
+
+    def slow(*arguments: Any, **options: Any) -> Any:
+        info = verify(*arguments, **options)
+        while snapshots_to_take[0]:
+            snapshots_to_take[0] -= 1
+            db.schedule_many([NewTask("more", delay=60) for _ in range(300)])
+            db.snapshot()
+        return info
+
+    db.schedule_many([NewTask("more", delay=60) for _ in range(300)])
+    db.snapshot()
+    monkeypatch.setattr(module, "verify_snapshot", slow)
+    report = replay(STORE, disk=disk, clock=clock)
+    assert report.dropped == ()
+    assert report.tasks == {"scheduled": 1200}
 
 
 def test_refusals(disk: CrashableDisk, clock: ManualClock) -> None:

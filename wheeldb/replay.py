@@ -47,6 +47,7 @@ from wheeldb.log.frame import Frame, lsn_bound
 from wheeldb.log.reader import LogScan
 from wheeldb.log.segment import Entropy, list_segments
 from wheeldb.log.snapshot import (
+    SnapshotName,
     list_snapshots,
     open_snapshot,
     verify_snapshot,
@@ -62,6 +63,9 @@ __all__ = ("ReplayReport", "replay")
 # Entries of the hot table that go into the index at once.
 ENTRIES_MAX = 25_000
 PAYLOAD_BYTES_MAX = 8 * 2**20
+
+# How often a replay begins anew because the owner has removed what it was reading.
+ATTEMPTS_MAX = 5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -150,6 +154,40 @@ def replay(
     layout = Layout(path=place_text(disk, path))
     if disk.info(layout.path) is None:
         raise FileNotFoundError(errno.ENOENT, "there is no store", layout.path)
+    for _ in range(ATTEMPTS_MAX - 1):
+        oldest = _oldest(disk, layout)
+        try:
+            return _replay(disk, layout, to, stop, salvage, clock, entropy)
+        except (CorruptionError, FileNotFoundError):
+            # The owner may have taken a snapshot meanwhile, and removed what that made
+            # superfluous.
+            if _oldest(disk, layout) == oldest:
+                raise
+    return _replay(disk, layout, to, stop, salvage, clock, entropy)
+
+
+def _oldest(disk: Disk, layout: Layout) -> tuple[str | None, str | None]:
+    """Return the oldest snapshot and segment: what is removed first."""
+    try:
+        snapshots = list_snapshots(disk, layout.snapshots)
+        segments = list_segments(disk, layout.log)
+    except FileNotFoundError:
+        return None, None
+    return (
+        snapshots[-1].file_name if snapshots else None,
+        segments[0].file_name if segments else None,
+    )
+
+
+def _replay(
+    disk: Disk,
+    layout: Layout,
+    to: str | os.PathLike[str] | None,
+    stop: _Until,
+    salvage: bool,
+    clock: Clock | None,
+    entropy: Entropy | None,
+) -> ReplayReport:
     database = _database(disk, layout, salvage=salvage)
     if to is None:
         state = State(MemoryIndex())
@@ -292,7 +330,7 @@ class _Replay:
         return True
 
     def _snapshot_path(self, lsn: int) -> str:
-        return f"{self._layout.snapshots}/{lsn:016d}.snap"
+        return f"{self._layout.snapshots}/{SnapshotName(lsn).file_name}"
 
     def _snapshot_lsns(self) -> list[int]:
         """Return the snapshots' LSNs, newest first."""
@@ -344,8 +382,7 @@ class _Replay:
 
     def _make_room(self) -> None:
         """Let the index take what has gathered in memory."""
-        active = self._state.active
-        if len(active) >= ENTRIES_MAX or active.payload_bytes >= PAYLOAD_BYTES_MAX:
+        if self._state.active.is_full(ENTRIES_MAX, PAYLOAD_BYTES_MAX):
             write_index(self._state, self._digests)
 
     # A wreck.
