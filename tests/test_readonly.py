@@ -221,6 +221,14 @@ def test_a_reader_tells_how_much_is_proven(bench: Bench) -> None:
         assert db.durable_lsn >= last_lsn
 
 
+def test_a_reader_tells_up_to_where_the_index_is(bench: Bench) -> None:
+    bench.db.checkpoint()
+    written = bench.db.statistics().checkpoint_lsn
+    assert written > 0
+    with read(bench) as reader:
+        assert reader.statistics().checkpoint_lsn == written
+
+
 def test_a_torn_end_is_passed_over_and_left_alone(bench: Bench) -> None:
     bench.disk.kill()
     (path,) = [name for name in bench.disk.dump() if name.endswith(".seg")]

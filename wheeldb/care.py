@@ -1,4 +1,4 @@
-"""Looking after an open store: numbers, verification, snapshots, the last rites.
+"""Looking after an open store: numbers, verification, snapshots.
 
 ``check_store`` compares what should be the same: the log's frames with their checksums,
 the rows of the index with the digests that the events make, the window with the rows
@@ -24,6 +24,7 @@ from wheeldb.log.frame import lsn_bound
 from wheeldb.log.segment import list_segments
 from wheeldb.log.snapshot import (
     SnapshotInfo,
+    SnapshotName,
     list_snapshots,
     remove_snapshots,
     verify_snapshot,
@@ -249,7 +250,7 @@ def take_snapshot(engine: Engine, *, archive: bool) -> str:
             Kind.SNAPSHOT_TAKEN,
             {
                 F.CHECKPOINT: info.lsn,
-                F.PATH: f"{info.lsn:016d}.snap",
+                F.PATH: SnapshotName(info.lsn).file_name,
                 F.BYTES: info.file_bytes,
             },
             synced=True,

@@ -100,7 +100,7 @@ class F:
     RECOVERIES = 34
     FENCE = 35
     UNTIL = 36
-    HOLDER = 37
+    HOLDER = 37  # reserved: who holds the lease, if not this process
     CURSOR = 38
     ERROR = 39
     RESULT = 40
@@ -109,7 +109,7 @@ class F:
     MAY_HAVE_RUN = 43
     FINISHED = 44
     REASON = 45
-    LSN = 46
+    LSN = 46  # reserved
     PAUSED = 47
     HANDLER_VERSION = 48  # reserved: the route that an attempt took
     HELD = 49  # reserved: why a firing was let through or held back
@@ -131,7 +131,7 @@ class F:
     PLACE = 90
     DOUBT = 91
     RELEASE = 92
-    BOUND = 93
+    BOUND = 93  # reserved
     CHECKPOINT = 96
     ROWS = 97
     DIGESTS = 98
@@ -140,12 +140,12 @@ class F:
     THROUGH = 101
     PATH = 102
     BYTES = 103
-    CHECKSUM = 104
+    CHECKSUM = 104  # reserved
     TASK_ROWS = 106
     FINISHED_ROWS = 107
     HLC = 108
-    DATABASE = 109
-    CAUSE = 110
+    DATABASE = 109  # reserved
+    CAUSE = 110  # reserved
     POLICY = 111  # reserved: queues' limits, routes, breakers
     VALUE = 112  # reserved: registers and counters of peers
 

@@ -94,7 +94,7 @@ class Linear:
 
 @dataclass(frozen=True, slots=True)
 class Fixed:
-    """The same wait after every attempt."""
+    """A wait of ``wait`` seconds after every attempt."""
 
     wait: float
 

@@ -269,6 +269,7 @@ def _open_readonly(
         folded.state,
         folded.scan,
         folded.digests,
+        folded.checkpoint_lsn,
     )
     return WheelDB(
         engine,

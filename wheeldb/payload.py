@@ -96,25 +96,25 @@ def _judge(value: object, place: str, depth: int) -> None:
     kind = type(value)
     if kind in _SCALARS:
         return
-    if kind is int:
-        if not _INT_MIN <= value <= _INT_MAX:  # type: ignore[operator]
+    if type(value) is int:
+        if not _INT_MIN <= value <= _INT_MAX:
             raise ValueError(f"{place} is {value!r}, an integer of more than 64 bits")
         return
-    if kind is str:
-        _judge_text(value, place)  # type: ignore[arg-type]
+    if type(value) is str:
+        _judge_text(value, place)
         return
     if depth == DEPTH_MAX:
         raise ValueError(
             f"{place} is nested deeper than {DEPTH_MAX} levels, or holds itself"
         )
-    if kind is list:
-        items: list[object] = value  # type: ignore[assignment]
+    if type(value) is list:
+        items: list[object] = value
         for index, item in enumerate(items):
             if type(item) not in _SCALARS:
                 _judge(item, f"{place}[{index}]", depth + 1)
         return
-    if kind is dict:
-        entries: dict[object, object] = value  # type: ignore[assignment]
+    if type(value) is dict:
+        entries: dict[object, object] = value
         for key, item in entries.items():
             if type(key) is not str:
                 raise TypeError(

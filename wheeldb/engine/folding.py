@@ -344,10 +344,9 @@ class _Folder:
     def _fold_log(self, folded: Folded) -> None:
         state, options = folded.state, self._options
         for frame in folded.scan:
-            header, active = frame.header, state.active
-            is_full = (
-                len(active) >= options.entries_max
-                or active.payload_bytes >= options.payload_bytes_max
+            header = frame.header
+            is_full = state.active.is_full(
+                options.entries_max, options.payload_bytes_max
             )
             # The index may take what is proven to be durable.
             if (

@@ -55,6 +55,10 @@ class HotTable:
         entry = self.rows[number]
         return entry.row(number) if type(entry) is Columns else entry  # type: ignore[return-value]
 
+    def is_full(self, entries_max: int, payload_bytes_max: int) -> bool:
+        """Return whether as much has gathered as may be in memory."""
+        return len(self) >= entries_max or self.payload_bytes >= payload_bytes_max
+
     def __len__(self) -> int:
         """Return how many entries a checkpoint would write."""
         return len(self.rows) + len(self.finished)

@@ -11,7 +11,7 @@ Lanes in ``expiring`` have held a task with an expiry; who ends what has expired
 at the tasks of no other lane.
 """
 
-from wheeldb.engine.row import DEAD, LEASED, PARKED, Row
+from wheeldb.engine.row import DEAD, LEASED, PARKED, QUEUE_DEFAULT, Row
 from wheeldb.index.keys import COARSE_MS, due_field
 
 __all__ = (
@@ -102,7 +102,7 @@ class Lanes:
             return LANE_PARKED
         options = row.options
         if not options:
-            return self.number((row.timeline, "default", 0))
+            return self.number((row.timeline, QUEUE_DEFAULT, 0))
         return self.number((row.timeline, row.queue, row.priority))
 
 

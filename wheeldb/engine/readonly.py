@@ -82,6 +82,7 @@ class ReadonlyEngine(Engine):
         state: State,
         scan: LogScan,
         digests: Digests,
+        checkpoint_lsn: int,
     ) -> None:
         now = keeper.now(clock.read())
         window = Window(state.lanes, 1, now.elapsed_ms, now.wall_ms)
@@ -108,6 +109,6 @@ class ReadonlyEngine(Engine):
             committer=ReadonlyCommitter(threading.RLock(), scan),  # type: ignore[arg-type]
             digests=digests,
             thresholds=Thresholds(),
-            checkpoint_lsn=0,
+            checkpoint_lsn=checkpoint_lsn,
             entropy=None,  # type: ignore[arg-type]
         )

@@ -32,9 +32,6 @@ from wheeldb.log.snapshot import list_snapshots
 
 __all__ = ("rebuild_index",)
 
-# The hot table is written to the index when it has so many rows.
-PIECE_COUNT = 25_000
-
 _logger = logging.getLogger("wheeldb")
 
 
@@ -106,11 +103,12 @@ def _begin_beside(disk: Disk, layout: Layout, database: bytes) -> Index:
 
 
 def _fold_log(engine: Engine, layout: Layout, state: State, digests: Digests) -> None:
+    limits = engine.thresholds
     scan = LogScan(
         engine.disk, layout.log, database=engine.database, from_lsn=state.last_lsn
     )
     for frame in scan:
-        if len(state.active) >= PIECE_COUNT:
+        if state.active.is_full(limits.entries, limits.payload_bytes):
             write_index(state, digests)
         header = frame.header
         fold_frame(state, header.first_lsn, header.hlc, frame.payload)

@@ -23,7 +23,7 @@ from wheeldb.engine.lanes import LANE_FIRST, LANE_LEASED, field_in_index
 from wheeldb.engine.row import Finished, Row
 from wheeldb.engine.state import State
 from wheeldb.engine.tables import pack_tables, unpack_tables
-from wheeldb.errors import CorruptionError
+from wheeldb.errors import CorruptionError, FormatError
 from wheeldb.events import (
     F,
     Kind,
@@ -61,6 +61,10 @@ _Row = TypeVar("_Row", tuple[int, int, bytes], tuple[int, bytes])
 
 _PIECE_COUNT = 1_000
 _PIECE_BYTES = 2**19
+
+# What is loaded goes into the index when so many rows, or bytes of them, have gathered.
+_APPLIED_COUNT = 20_000
+_APPLIED_BYTES = 8 * 2**20
 
 
 def snapshot_payloads(
@@ -181,6 +185,7 @@ class _Loader:
         self._state = state
         self._digests = digests
         self._changes = Changes()
+        self._body_bytes = 0
         self._tables: bytes | None = None
         self._expected: object = None
         # What the rows come to, should the tables be of more than there are.
@@ -212,6 +217,7 @@ class _Loader:
         row = Row.unpack(number, lsn, body)
         self._pending[row.queue, row.state] += 1
         self._payload_bytes += len(row.payload)
+        self._body_bytes += len(body)
         lane = state.lanes.of_row(row)
         field = field_in_index(lane, row)
         due_ms = max(row.due_ms, 0)
@@ -230,6 +236,7 @@ class _Loader:
     def finished(self, lsn: int, body: bytes) -> None:
         finished = Finished.unpack(lsn, body)
         self._finished_count += 1
+        self._body_bytes += len(body)
         hash8, number = id_hash(finished.id), finished.number
         self._changes.put_finished.append((lsn, body))
         self._digests.add(
@@ -241,9 +248,10 @@ class _Loader:
     def write_piece(self, *, all_of_it: bool = False) -> None:
         changes = self._changes
         count = len(changes.put_tasks) + len(changes.put_finished)
-        if count >= 20_000 or all_of_it:
+        is_full = count >= _APPLIED_COUNT or self._body_bytes >= _APPLIED_BYTES
+        if is_full or all_of_it:
             self._state.index.apply(changes)
-            self._changes = Changes()
+            self._changes, self._body_bytes = Changes(), 0
 
     def finish(self, path: str) -> None:
         if self._tables is None or self._digests.stored() != self._expected:
@@ -270,5 +278,9 @@ class _Loader:
 
 
 def _bytes(value: object) -> bytes:
-    assert isinstance(value, bytes), f"tables are bytes, not {type(value).__name__}"
+    if not isinstance(value, bytes):
+        raise FormatError(
+            f"the tables of a snapshot are a {type(value).__name__}, not bytes; open "
+            "the store with the release that wrote it"
+        )
     return value

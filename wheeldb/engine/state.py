@@ -7,17 +7,19 @@
                       the last         at all times   written        else
                       checkpoint
 
-Changes come only from ``fold.py``, through ``insert``, ``put`` and ``remove``, which
-keep the counters, the undo record and the list of what the window has to place anew.
+Changes come only from ``fold.py``: of tasks through ``insert``, ``put`` and ``remove``,
+of finished ids through ``keep_finished`` and ``drop_finished``.  These keep the
+counters, the undo record and the list of what the window has to place anew.
 
-Ensures, after each of the three:
+Ensures, after each of them:
  1. ``pending`` counts the rows by queue and state, ``payload_bytes`` sums them up.
  2. ``leased`` holds exactly the rows whose state is LEASED.
  3. A key that the index holds and the hot table changes is in ``lifted``, once.
  4. With an undo record, the value from before it can be had from there.
 
-Whose number is above ``shown_lsn`` is not to be seen yet: ``view`` answers as if the
-events in flight had not happened.  The state knows no lock; its owner holds one.
+What is in flight is not to be seen yet: ``view`` and ``shown_under`` are told what the
+events replaced, and answer as if they had not happened.  The state knows no lock; its
+owner holds one.
 """
 
 from collections.abc import Iterable, Iterator
@@ -57,7 +59,7 @@ class State:
         self.lanes = Lanes()
         self.leased: dict[int, Row] = {}
 
-        # Durable tables of the store itself; see ``fold.Fold``.
+        # Durable tables of the store itself; see ``tables.py``.
         self.last_lsn = 0
         self.last_hlc = 0
         self.incarnation = 0

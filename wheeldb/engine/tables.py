@@ -14,8 +14,8 @@ from wheeldb.events import F, pack_fields, unpack_fields
 __all__ = ("pack_tables", "unpack_tables")
 
 
-def pack_tables(state: State, extra: dict[int, object] | None = None) -> bytes:
-    """Return the tables of a state, with what the caller keeps beside them."""
+def pack_tables(state: State) -> bytes:
+    """Return the tables of a state."""
     anchor = state.anchor
     fields: dict[int, object] = {
         F.CHECKPOINT: state.last_lsn,
@@ -36,15 +36,17 @@ def pack_tables(state: State, extra: dict[int, object] | None = None) -> bytes:
     }
     if anchor is not None:
         fields[F.ANCHOR] = anchor.to_fields()
-    fields.update(extra or {})
     return pack_fields(fields)
 
 
-def unpack_tables(state: State, packed: bytes) -> dict[int, object]:
-    """Set a state's tables; return all fields, also those that are the caller's."""
-    fields = unpack_fields(packed)
+def unpack_tables(state: State, packed: bytes) -> None:
+    """Set a state's tables.
+
+    Raises:
+        FormatError: If they do not decode.
+    """
     # Their checksum holds and this module packed them: what they are is known.
-    known: dict[int, Any] = fields
+    known: dict[int, Any] = unpack_fields(packed)
     state.last_lsn = known[F.CHECKPOINT]
     state.last_hlc = known[F.HLC]
     state.incarnation = known[F.INCARNATION]
@@ -59,4 +61,3 @@ def unpack_tables(state: State, packed: bytes) -> dict[int, object]:
     state.pending_count = sum(state.pending.values())
     if F.ANCHOR in known:
         state.anchor = Anchor.from_fields(known[F.ANCHOR])
-    return fields
