@@ -24,7 +24,7 @@ from wheeldb.engine.row import Finished
 from wheeldb.engine.waiting import wait_for_end
 from wheeldb.errors import StorageFullError
 from wheeldb.events import ELAPSED
-from wheeldb.leases import Lease
+from wheeldb.leases import Lease, ack_many
 from wheeldb.log.frame import PAYLOAD_BYTES_MAX, FrameType
 from wheeldb.testing import CrashableDisk, ManualClock
 
@@ -589,6 +589,28 @@ def test_an_unknown_outcome_names_the_task(name: str, in_batch: bool) -> None:
     with pytest.raises(wheeldb.CommitUnknown) as caught:
         amend()
     assert caught.value.ids == ("known",)
+
+
+SETTLINGS: dict[str, Callable[[Lease], object]] = {
+    **ENDINGS,
+    "ack with a follow-up": lambda lease: lease.ack(
+        then=[wheeldb.NewTask("b", delay=1, id="next")]
+    ),
+    "save": lambda lease: lease.save("half"),
+    "ack_many": lambda lease: ack_many(lease._access, [lease]),
+}
+
+
+@pytest.mark.parametrize("settling", SETTLINGS)
+def test_an_unknown_outcome_names_the_lease_s_task(settling: str) -> None:
+    bench = Bench()
+    bench.db.schedule("a", delay=0, id="known")
+    (lease,) = bench.db.lease()
+    bench.disk.fail("sync_data", errno.EIO)
+    with pytest.raises(wheeldb.CommitUnknown) as caught:
+        SETTLINGS[settling](lease)
+    follow_ups = ("next",) if "follow-up" in settling else ()
+    assert caught.value.ids == ("known", *follow_ups)
 
 
 @pytest.mark.parametrize("operation", ["sync_data", "pwrite"])

@@ -31,7 +31,7 @@ from wheeldb.errors import LeaseLost
 from wheeldb.model import NewTask, Seconds, Task
 from wheeldb.payload import pack_payload, unpack_payload
 
-__all__ = ("Lease", "Leases", "release_leases")
+__all__ = ("Lease", "Leases", "ack_many", "release_leases")
 
 ERROR_CHARS_MAX = 2_000
 
@@ -109,7 +109,7 @@ class Lease:
         return (self._until_ms - self._access.boottime_ms()) / 1000
 
     @property
-    def deadline(self) -> datetime | None:
+    def deadline(self) -> datetime:
         """The instant at which it runs out, by the wall clock of this moment."""
         return self._access.instant_in(self.remaining)
 
@@ -140,6 +140,7 @@ class Lease:
             ),
             need=Need.REFUSE if then else Need.RESERVE,
             size=size,
+            ids=[self.id] if request is None else [self.id, *request.ids],
         )
         self._is_settled = True
         access.engine.note_good_runs(1)
@@ -168,6 +169,7 @@ class Lease:
             ),
             # That a task is dead ends it; only a retry has to ask for room.
             need=Need.RESERVE if is_last_attempt(row) else Need.BALLAST,
+            ids=[self.id],
         )
         self._is_settled = True
 
@@ -196,6 +198,7 @@ class Lease:
                 decider, row.number, row.fence, self.id, text
             ),
             need=Need.RESERVE,
+            ids=[self.id],
         )
         self._is_settled = True
 
@@ -215,6 +218,7 @@ class Lease:
             ),
             need=Need.BALLAST,
             synced=False,
+            ids=[self.id],
         )
 
     def save(self, cursor: object) -> None:
@@ -230,6 +234,7 @@ class Lease:
                 decider, row.number, row.fence, self.id, packed
             ),
             need=Need.BALLAST,
+            ids=[self.id],
         )
 
     @contextlib.contextmanager
@@ -297,11 +302,34 @@ class Leases(list[Lease]):
             release_leases(self._access, left, 0)
 
 
+def ack_many(access: Access, leases: Sequence[Lease]) -> list[Lease]:
+    """Finish what is still held, in one frame; return what was lost."""
+    leases = list(leases)
+    keys = [(lease.number, lease.fence, lease.id) for lease in leases]
+    if not keys:
+        return []
+    lost = set(
+        access.commit(
+            lambda decider: attempts.ack_many(decider, keys),
+            need=Need.RESERVE,
+            size=16 * len(keys),
+            ids=[lease.id for lease in leases],
+        )
+    )
+    for position, lease in enumerate(leases):
+        if position not in lost:
+            lease._is_settled = True
+    access.engine.note_good_runs(len(keys) - len(lost))
+    return [lease for position, lease in enumerate(leases) if position in lost]
+
+
 def release_leases(access: Access, leases: Sequence[Lease], wait_ms: int) -> list[int]:
     """Give leases back unused, in one frame; return the positions of what was lost."""
     keys = [(lease.number, lease.fence, lease.id) for lease in leases]
     return access.commit(
-        lambda decider: attempts.release(decider, keys, wait_ms), need=Need.RESERVE
+        lambda decider: attempts.release(decider, keys, wait_ms),
+        need=Need.RESERVE,
+        ids=[lease.id for lease in leases],
     )
 
 

@@ -12,13 +12,13 @@ from collections.abc import Sequence
 from wheeldb.access import Access
 from wheeldb.engine import attempts
 from wheeldb.engine.commit import Need
-from wheeldb.engine.names import judge_text
+from wheeldb.engine.names import ID_BYTES_MAX, judge_text
 from wheeldb.engine.row import Row
 from wheeldb.events import WALL, F
 from wheeldb.leases import Lease, Leases
 from wheeldb.model import Seconds
 
-__all__ = ("LIMIT_MAX", "ack_many", "take")
+__all__ = ("LIMIT_MAX", "take")
 
 LIMIT_MAX = 10_000
 
@@ -35,11 +35,11 @@ def take(
     if not queues:
         raise ValueError("there is no queue to lease from in an empty list")
     for one in queues:
-        judge_text(one, "the queue", 255)
+        judge_text(one, "the queue", ID_BYTES_MAX)
     if isinstance(names, str):
         raise TypeError(f"names is the str {names!r}, not a list of names")
     for one in names or ():
-        judge_text(one, "a task's name", 255)
+        judge_text(one, "a task's name", ID_BYTES_MAX)
     if type(limit) is not int or not 1 <= limit <= LIMIT_MAX:
         raise ValueError(f"limit is {limit!r}; it lies between 1 and {LIMIT_MAX}")
     wanted = None if names is None else frozenset(names)
@@ -86,23 +86,3 @@ def _hand_out(access: Access, rows: list[Row]) -> Leases:
         engine.lateness.add(late_ms)
         leases.append(Lease(access, row, late_ms / 1000))
     return Leases(access, leases)
-
-
-def ack_many(access: Access, leases: Sequence[Lease]) -> list[Lease]:
-    """Finish what is still held, in one frame; return what was lost."""
-    leases = list(leases)
-    keys = [(lease.number, lease.fence, lease.id) for lease in leases]
-    if not keys:
-        return []
-    lost = set(
-        access.commit(
-            lambda decider: attempts.ack_many(decider, keys),
-            need=Need.RESERVE,
-            size=16 * len(keys),
-        )
-    )
-    for position, lease in enumerate(leases):
-        if position not in lost:
-            lease._is_settled = True
-    access.engine.note_good_runs(len(keys) - len(lost))
-    return [lease for position, lease in enumerate(leases) if position in lost]

@@ -45,7 +45,7 @@ from wheeldb.engine.names import ID_BYTES_MAX, judge_text, lookup_id
 from wheeldb.engine.upkeep import Upkeep
 from wheeldb.engine.waiting import wait_for_end
 from wheeldb.errors import TaskNotFound
-from wheeldb.leases import Lease, Leases
+from wheeldb.leases import Lease, Leases, ack_many
 from wheeldb.model import (
     CancelOutcome,
     Event,
@@ -57,7 +57,7 @@ from wheeldb.model import (
     TaskOptions,
     TaskState,
 )
-from wheeldb.pull import ack_many, take
+from wheeldb.pull import take
 from wheeldb.report import RecoveryReport
 from wheeldb.settings import Settings
 
@@ -342,7 +342,7 @@ class WheelDB:
         if isinstance(after, Task):
             return after.lsn if is_finished else after.number
         if type(after) is int:
-            return after
+            return min(after, LSN_MAX)
         kept = self._engine.find(after)  # type: ignore[arg-type]
         if kept is None:
             number = lookup_id(after)
