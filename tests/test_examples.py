@@ -57,7 +57,7 @@ def test_flights_of_some_days() -> None:
 
 @needs_flights
 @pytest.mark.slow
-@pytest.mark.timeout(900)
+@pytest.mark.timeout(1_800)
 def test_flights_of_the_year() -> None:
     output = run("flights.py")
 
