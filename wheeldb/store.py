@@ -342,7 +342,7 @@ class WheelDB:
         if isinstance(after, Task):
             return after.lsn if is_finished else after.number
         if type(after) is int:
-            return min(after, LSN_MAX)
+            return after
         kept = self._engine.find(after)  # type: ignore[arg-type]
         if kept is None:
             number = lookup_id(after)
