@@ -92,6 +92,14 @@ def test_pages_of_finished_tasks_meet() -> None:
         assert found == order
 
 
+def test_nothing_lies_behind_the_highest_numbers() -> None:
+    with Bench() as bench:
+        bench.db.schedule("a", delay=0, id="a")
+        for after in (2**53, 2**64, 2**80):
+            assert list(bench.db.tasks(after=after)) == []
+            assert list(bench.db.tasks(after=after, state="done")) == []
+
+
 def test_finished_tasks_are_listed_as_long_as_they_are_remembered() -> None:
     with Bench(retention=100.0) as bench:
         bench.db.schedule("a", delay=0, id="a")

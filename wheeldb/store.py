@@ -46,6 +46,7 @@ from wheeldb.engine.upkeep import Upkeep
 from wheeldb.engine.waiting import wait_for_end
 from wheeldb.errors import TaskNotFound
 from wheeldb.leases import Lease, Leases, ack_many
+from wheeldb.log.frame import LSN_MAX
 from wheeldb.model import (
     CancelOutcome,
     Event,
@@ -342,7 +343,7 @@ class WheelDB:
         if isinstance(after, Task):
             return after.lsn if is_finished else after.number
         if type(after) is int:
-            return after
+            return min(after, LSN_MAX)
         kept = self._engine.find(after)  # type: ignore[arg-type]
         if kept is None:
             number = lookup_id(after)
