@@ -104,6 +104,8 @@ def test_version(capsys: pytest.CaptureFixture[str]) -> None:
         ["add", "x", "name", "--delay", "5m", "--at", "2027-01-01T00:00Z"],
         ["add", "x", "name", "not json", "--delay", "5m"],
         ["add", "x", "name", "--at", "2027-01-01T00:00"],
+        ["ls", ""],
+        ["add", "", "name", "--delay", "5m", "--create"],
         ["ls", "x", "--state", "asleep"],
         ["ls", "x", "--lim", "5"],
         ["revive", "x"],
@@ -127,6 +129,15 @@ def test_arguments_the_store_refuses_are_usage_too(say: Say, store: Path) -> Non
     assert status == ExitStatus.USAGE
     assert "255" in err
     assert err.count("\n") == 1
+
+
+def test_an_id_that_is_no_text_is_usage_too(say: Say, store: Path) -> None:
+    for words in (["show", store, "\udcff"], ["dump", store, "--task", "\udcff"]):
+        status, out, err = say(*words)
+
+        assert status == ExitStatus.USAGE
+        assert out == ""
+        assert err.count("\n") == 1
 
 
 def test_add_prints_the_id_and_is_idempotent(say: Say, store: Path) -> None:

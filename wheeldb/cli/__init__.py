@@ -48,7 +48,7 @@ VERBS = {
     "dump": "print the events of the log as JSON lines",
     "replay": "fold the log again, into a new store if asked",
     "snapshot": "write a snapshot",
-    "backup": "copy a store while it is in use",
+    "backup": "copy a store",
     "restore": "make a store from a backup",
     "bench": "measure the store against this disk",
 }

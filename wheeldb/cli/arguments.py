@@ -58,7 +58,9 @@ class Parser(argparse.ArgumentParser):
 
 def add_directory(parser: argparse.ArgumentParser) -> None:
     """Add the first argument of nearly every verb: which store."""
-    parser.add_argument("directory", metavar="DIR", help="the store's directory")
+    parser.add_argument(
+        "directory", metavar="DIR", type=_path, help="the store's directory"
+    )
 
 
 def add_due(parser: argparse.ArgumentParser) -> None:
@@ -76,6 +78,12 @@ def add_due(parser: argparse.ArgumentParser) -> None:
         metavar="INSTANT",
         help="wall time: 2026-12-01T02:00:00+01:00",
     )
+
+
+def _path(text: str) -> str:
+    if not text:
+        raise argparse.ArgumentTypeError("the path is empty")
+    return text
 
 
 def duration(text: str) -> timedelta:

@@ -10,7 +10,7 @@ gone, it refuses and names the oldest one it has.
 import argparse
 
 from wheeldb.cli.arguments import add_directory
-from wheeldb.cli.opening import ExitStatus, open_to_read
+from wheeldb.cli.opening import ExitStatus, open_to_read, usage_errors
 from wheeldb.cli.output import print_json, say
 
 __all__ = ("configure", "run")
@@ -34,7 +34,8 @@ def run(arguments: argparse.Namespace) -> int:
     """Print the events."""
     with open_to_read(arguments.directory) as db:
         if arguments.task is not None:
-            events = iter(db.history(arguments.task))
+            with usage_errors():
+                events = iter(db.history(arguments.task))
         else:
             events = db.events(max(arguments.from_lsn - 1, 0))
         count = 0

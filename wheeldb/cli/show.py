@@ -7,7 +7,7 @@ An id that neither the store nor the log knows is exit 1.
 import argparse
 
 from wheeldb.cli.arguments import add_directory
-from wheeldb.cli.opening import ExitStatus, open_to_read
+from wheeldb.cli.opening import ExitStatus, open_to_read, usage_errors
 from wheeldb.cli.output import print_fields, print_json, print_table, say
 
 __all__ = ("configure", "run")
@@ -23,7 +23,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Print the task and its events."""
     with open_to_read(arguments.directory) as db:
-        task = db.get(arguments.id)
+        with usage_errors():
+            task = db.get(arguments.id)
         history = db.history(arguments.id)
     if task is None and not history:
         say(f"wheeldb: {arguments.directory} knows no task {arguments.id!r}")
