@@ -187,3 +187,29 @@ def test_on_a_full_disk_it_waits_for_room() -> None:
         bench.clock.advance(10)
         bench.db.poll()
         assert state_of(bench, "a") == TaskState.EXPIRED
+
+
+@pytest.mark.parametrize("is_settled_at_once", [False, True])
+def test_memory_does_not_grow_with_what_was_started_in_time(
+    is_settled_at_once: bool,
+) -> None:
+    """Tasks that are done long before they would expire leave nothing behind."""
+    with Bench(window_max=1_000) as bench:
+        db = bench.db
+        db.schedule("a", delay=0, expires=60, id="waits", queue="slow")
+        for _ in range(20):
+            db.schedule_many(
+                [NewTask("a", delay=0, expires=10**6) for _ in range(1_000)]
+            )
+            if not is_settled_at_once:
+                for _ in range(3):
+                    db.poll()
+            bench.started()
+        expiries, window = db._upkeep._expiries, db._engine.window  # type: ignore[union-attr]
+        assert sum(map(len, expiries._heaps)) < 5_000
+        assert len(window._fresh) < 5_000
+
+        bench.clock.advance(60)
+        for _ in range(10):
+            db.poll()
+        assert state_of(bench, "waits") == TaskState.EXPIRED

@@ -12,7 +12,7 @@ is resumed. Nothing of this is durable: after an opening every overdue task beco
 ready again, and so is looked at again.
 """
 
-from heapq import heappop, heappush
+from heapq import heapify, heappop, heappush
 
 from wheeldb.clock.timekeeper import Now
 from wheeldb.engine import attempts
@@ -25,6 +25,9 @@ __all__ = ("Expiries",)
 
 # Rows that are read, and tasks that end, in one step.
 STEP_COUNT = 500
+
+# Hints of tasks that are not ready any more, which may lie in the heaps until then.
+STALE_HINTS_MAX = 1_000
 
 
 class Expiries:
@@ -78,6 +81,7 @@ class Expiries:
         """Take note of the expiries of tasks that have become ready."""
         engine = self._engine
         with engine.lock:
+            self._forget_stale()
             fresh = engine.window.take_fresh(STEP_COUNT)
         for entry in fresh:
             number = entry_number(entry)
@@ -87,6 +91,20 @@ class Expiries:
                 timeline, at_ms = expires
                 with engine.lock:
                     heappush(self._heaps[timeline], (at_ms, number))
+
+    def _forget_stale(self) -> None:
+        """Keep the hints of ready tasks alone once most are of others; hold the lock.
+
+        A task that was taken and comes back is looked at as it becomes ready again.
+        """
+        window = self._engine.window
+        count = sum(map(len, self._heaps))
+        if count <= 2 * window.ready_count + STALE_HINTS_MAX:
+            return
+        ready = set(map(entry_number, window.expiring()))
+        for heap in self._heaps:
+            heap[:] = {hint for hint in heap if hint[1] in ready}
+            heapify(heap)
 
     def next_ms(self, timeline: int, now_ms: int) -> int | None:
         """Return when the next task expires; hold the lock."""

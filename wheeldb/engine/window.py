@@ -49,6 +49,9 @@ Horizon = tuple[int, int]
 # With fewer ready entries than that, a lane whose horizon has come is loaded on.
 READY_LOW = 512
 
+# Entries that were taken before anybody looked at when their tasks expire.
+STALE_FRESH_MAX = 1_000
+
 _Arguments = ParamSpec("_Arguments")
 _Answer = TypeVar("_Answer")
 
@@ -269,9 +272,19 @@ class Window:
             self._fresh.append(entry)
 
     def take_fresh(self, limit: int) -> list[int]:
-        """Return entries that are ready and whose tasks may expire, each once."""
+        """Return entries that became ready and whose tasks may expire.
+
+        Each comes once, but for those that wait while most others were taken.
+        """
+        if len(self._fresh) > self.ready_count + STALE_FRESH_MAX:
+            self._fresh = list(self.expiring())
         fresh, self._fresh = self._fresh[:limit], self._fresh[limit:]
         return fresh
+
+    def expiring(self) -> Iterator[int]:
+        """Yield the ready entries of lanes where tasks expire."""
+        for lane in self.lanes.expiring:
+            yield from self.ready.get(lane, ())
 
     def has_fresh(self) -> bool:
         """Return whether ``take_fresh`` has any."""
