@@ -10,10 +10,10 @@ from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
 
+from wheeldb.disk import NO_ROOM
 from wheeldb.driver import Driver
 from wheeldb.engine.engine import Engine
 from wheeldb.engine.history import scan_frames
-from wheeldb.engine.room import NO_ROOM
 from wheeldb.engine.row import DEAD, LEASED, PARKED, SCHEDULED
 from wheeldb.engine.snapshots import snapshot_payloads
 from wheeldb.engine.sweep import sweep

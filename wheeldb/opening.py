@@ -28,6 +28,7 @@ from wheeldb.clock.system import SystemClock
 from wheeldb.closing import close_engine
 from wheeldb.disk import (
     NETWORK_FILE_SYSTEMS,
+    NO_ROOM,
     Disk,
     Lock,
     LockHeld,
@@ -41,7 +42,6 @@ from wheeldb.engine.engine import Thresholds
 from wheeldb.engine.moment import span_ms
 from wheeldb.engine.readonly import ReadonlyEngine
 from wheeldb.engine.rebuilding import rebuild_index
-from wheeldb.engine.room import NO_ROOM
 from wheeldb.engine.upkeep import Upkeep
 from wheeldb.engine.values import instant
 from wheeldb.entropy import system_entropy

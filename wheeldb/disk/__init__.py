@@ -17,6 +17,7 @@ bytes mean.
 
 from wheeldb.disk.seam import (
     NETWORK_FILE_SYSTEMS,
+    NO_ROOM,
     Data,
     Disk,
     FileInfo,
@@ -29,6 +30,7 @@ from wheeldb.disk.system import OsDisk, UnsyncedDisk
 
 __all__ = (
     "NETWORK_FILE_SYSTEMS",
+    "NO_ROOM",
     "Data",
     "Disk",
     "FileInfo",

@@ -25,6 +25,7 @@ from typing import Protocol, TypeAlias
 
 __all__ = (
     "NETWORK_FILE_SYSTEMS",
+    "NO_ROOM",
     "Data",
     "Disk",
     "FileInfo",
@@ -41,6 +42,9 @@ Data: TypeAlias = bytes | bytearray | memoryview
 NETWORK_FILE_SYSTEMS = frozenset(
     {"9p", "afs", "ceph", "cifs", "coda", "fuse", "gpfs", "lustre", "nfs", "smb"}
 )
+
+# The error numbers of a disk that is full, for everybody or for this user.
+NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -46,11 +46,12 @@ from collections.abc import Callable, Iterable, Iterator
 from wheeldb.clock import Clock
 from wheeldb.clock.hlc import HybridClock
 from wheeldb.clock.timekeeper import Timekeeper
+from wheeldb.disk import NO_ROOM
 from wheeldb.engine.decide import Decider
 from wheeldb.engine.flight import BrokenDecision, Flight
 from wheeldb.engine.group import Call, Group, Need, Step
 from wheeldb.engine.line import Line
-from wheeldb.engine.room import NO_ROOM, Room
+from wheeldb.engine.room import Room
 from wheeldb.engine.state import State
 from wheeldb.engine.undo import Undo
 from wheeldb.engine.window import Window

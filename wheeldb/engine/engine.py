@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, TypeVar
 from wheeldb.clock import Clock, Reading
 from wheeldb.clock.hlc import HybridClock
 from wheeldb.clock.timekeeper import Now, Timekeeper
-from wheeldb.disk import Disk
+from wheeldb.disk import NO_ROOM, Disk
 from wheeldb.engine import refill
 from wheeldb.engine.checkpointing import Checkpoint, Freezing, write_checkpoint
 from wheeldb.engine.commit import Call, Committer, Need
@@ -30,7 +30,6 @@ from wheeldb.engine.fold import Fact
 from wheeldb.engine.hot import HotTable
 from wheeldb.engine.lateness import Lateness
 from wheeldb.engine.names import lookup_id
-from wheeldb.engine.room import NO_ROOM
 from wheeldb.engine.row import Finished, Row
 from wheeldb.engine.state import State
 from wheeldb.engine.window import Window

@@ -17,9 +17,8 @@ from wheeldb.engine.group import Need
 from wheeldb.errors import StorageFullError
 from wheeldb.log.reserve import Ballast, Reserve
 
-__all__ = ("NO_ROOM", "Room")
+__all__ = ("Room",)
 
-NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT})
 # What is given back of the reserve at a time.
 ROOM_BYTES = 2**20
 

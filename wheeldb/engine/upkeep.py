@@ -21,13 +21,13 @@ On a full disk what has to be written waits, and is tried again every 10 s; due 
 and waits go on.  This module knows the engine, but no thread.
 """
 
-import errno
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from heapq import heapify, heappop
 
 from wheeldb.clock.timekeeper import Now
+from wheeldb.disk import NO_ROOM
 from wheeldb.engine import attempts
 from wheeldb.engine.commit import Need
 from wheeldb.engine.decide import Decider
@@ -50,8 +50,6 @@ FULL_DISK_LOOK_MS = 10_000
 SNAPSHOT_RETRY_MS = 600_000
 # Stale ends of leases that may lie in the heap before it is built anew.
 STALE_ENDS_MAX = 1_000
-
-_FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,7 +129,7 @@ class Upkeep:
         try:
             yield
         except OSError as error:
-            if error.errno not in _FULL:
+            if error.errno not in NO_ROOM:
                 raise
             self._full_until_ms = now.boottime_ms + FULL_DISK_LOOK_MS
 
@@ -387,7 +385,7 @@ class Upkeep:
             self._snapshot()
             self.snapshot_error = None
         except (OSError, CorruptionError) as error:
-            if isinstance(error, OSError) and error.errno in _FULL:
+            if isinstance(error, OSError) and error.errno in NO_ROOM:
                 raise
             # The store goes on without: its log holds everything.
             self.snapshot_error = error

@@ -5,10 +5,9 @@ segments' go first. A second repair of the same segment writes the same file aga
 """
 
 import contextlib
-import errno
 import os.path
 
-from wheeldb.disk import Disk, write_all
+from wheeldb.disk import NO_ROOM, Disk, write_all
 from wheeldb.log.source import PIECE_BYTES, ByteSource
 
 __all__ = ("ASIDE_BYTES_MAX", "ASIDE_FILES_MAX", "keep_torn_bytes")
@@ -40,7 +39,7 @@ def keep_torn_bytes(disk: Disk, path: str, offset: int, aside: str) -> str | Non
             disk.sync_directory(os.path.dirname(aside) or ".")
             _copy(disk, source, offset, length, target)
         except OSError as error:
-            if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+            if error.errno not in NO_ROOM:
                 raise
             with contextlib.suppress(OSError):
                 disk.unlink(target)

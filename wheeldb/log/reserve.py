@@ -15,18 +15,15 @@ failure unlikely, not impossible.
 On a file system that can't allocate, both are empty and say so.
 """
 
-import errno
 from dataclasses import dataclass
 
-from wheeldb.disk import Disk
+from wheeldb.disk import NO_ROOM, Disk
 from wheeldb.log.frame import LSN_MAX
 from wheeldb.log.segment import BLOCK_BYTES
 
 __all__ = ("RESERVE_BYTES_PER_TASK", "Ballast", "Reserve", "ReserveStatistics")
 
 RESERVE_BYTES_PER_TASK = 128
-
-NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT})
 
 _STEP_BYTES = 2**20
 

@@ -21,13 +21,12 @@ and what a failure means for the store, is the engine's.
 """
 
 import contextlib
-import errno
 import itertools
 import os.path
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
-from wheeldb.disk import Disk, write_all
+from wheeldb.disk import NO_ROOM, Disk, write_all
 from wheeldb.log.frame import (
     HEADER_BYTES,
     OPENED,
@@ -273,7 +272,7 @@ class LogWriter:
             try:
                 write_all(self._disk, fd, zeros, placed.end)
             except OSError as error:
-                if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+                if error.errno not in NO_ROOM:
                     raise
 
     def undo_write(self, placed: Placed) -> bool:
