@@ -11,6 +11,7 @@ import inspect
 import pkgutil
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 from types import ModuleType
 
@@ -19,6 +20,7 @@ import pytest
 import wheeldb
 import wheeldb.testing
 from wheeldb.errors import WheelDBError
+from wheeldb.layout import RELEASE
 
 NAMES = """
     open restore replay WheelDB Batch Lease Leases History OpenOptions
@@ -217,3 +219,9 @@ def test_importing_it_starts_nothing_and_imports_no_loop() -> None:
         check=True,
     )
     assert said.stdout == "1 []\n"
+
+
+def test_stores_are_told_the_release_that_is_packaged() -> None:
+    text = (Path(__file__).parent.parent / "pyproject.toml").read_text("utf-8")
+
+    assert tomllib.loads(text)["project"]["version"] == RELEASE
