@@ -20,6 +20,7 @@ FIELDS = (
     "finished_count",
     "last_lsn",
     "durable_lsn",
+    "checkpoint_lsn",
     "log_segments",
     "index_bytes",
     "index_rows",
