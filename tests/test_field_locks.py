@@ -259,7 +259,8 @@ def test_an_opening_that_fails_gives_the_lock_back(tmp_path: Path) -> None:
     (segment, *_) = sorted((tmp_path / "log").glob("*.seg"))
     whole = segment.read_bytes()
     damaged = bytearray(whole)
-    damaged[len(whole) // 2] ^= 1
+    # In the midst of a payload: what lies between frames on flash proves nothing.
+    damaged[whole.index(b"x" * 1_000, len(whole) // 2)] ^= 1
     before = len(os.listdir("/proc/self/fd"))
     for _ in range(3):
         (tmp_path / "index" / "VOUCH").unlink(missing_ok=True)
