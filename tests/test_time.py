@@ -15,6 +15,7 @@ from hypothesis.stateful import (
 )
 
 import wheeldb
+from wheeldb.engine.values import instant
 from wheeldb.testing import ManualClock
 
 HOUR = 3_600
@@ -99,6 +100,27 @@ class TestElapsed:
             assert bench.started() == []
             bench.clock.advance(0.001)
             assert bench.started() == ["a"]
+
+    @pytest.mark.parametrize("back", [[7_200.0], [300 * 86_400.0], [7_200.0, 1e7]])
+    @pytest.mark.parametrize("cuts", [1, 2])
+    def test_a_clock_that_was_set_back_for_a_while_ends_nothing_early(
+        self, back: list[float], cuts: int
+    ) -> None:
+        with Bench() as bench:
+            bench.db.schedule("a", delay=1e6, id="a")
+            right = bench.clock.read().wall_ms
+            for seconds in back:
+                bench.clock.step_wall(-seconds)
+                bench.db.poll()
+            for _ in range(cuts):
+                bench.disk.crash("none")
+                right += 5_000
+                bench.clock.reboot(off=5, wall=instant(right))
+                bench.open()
+                bench.db.poll()
+            due_in = task(bench, "a").due_in
+            assert due_in is not None
+            assert 1e6 - 5 * cuts <= due_in <= 1e6
 
     def test_a_power_cut_costs_no_more_than_the_mark(self) -> None:
         # Everything since the last anchor is forgotten with the power, but that is a

@@ -28,11 +28,14 @@ through, everything later waits until the clock has passed the mark. Otherwise i
     reading = clock.read()
     due_ms = keeper.now(reading).elapsed_ms + delay_ms + reading.cut_ms
 
-Off-time is measured from the wall clock's last anchor, so one is to be written at each
-step: if the clock is set forward by an hour and the power is cut before that is on
-disk, the hour counts as off-time. `Now.shift_ms` shows a step. For the same reason a
-clock that was believed, was slow, and is put right while the power is off makes delays
-end early by as much as it was slow; nothing on the machine could tell.
+Off-time is measured from the *origin*, the wall time at which the elapsed timeline was
+zero, and of several from the latest: a clock that is set back for a while and put right
+while the power is off makes delays late by the off-time, not early. An anchor is to be
+written at each step: if the clock is set forward by an hour and the power is cut before
+that is on disk, the hour counts as off-time. `Now.shift_ms` shows a step. For the same
+reason a clock that was slow from the start, was believed, and is put right while the
+power is off makes delays end early by as much as it was slow; nothing on the machine
+could tell.
 
 This module is pure: readings come in as arguments, anchors go out as values. It has no
 lock; its owner has one. It doesn't use any reference beside the clock itself, and it
@@ -74,6 +77,7 @@ class Anchor:
             added when a clock is believed again.
         owed_since: The log position from which on delays were given while off-time is
             missing; None if it isn't.
+        latest_origin_ms: The greatest such origin since off-time was last added.
     """
 
     elapsed_ms: int
@@ -86,6 +90,7 @@ class Anchor:
     origin_ms: int | None
     is_owed: bool
     owed_since: int | None = None
+    latest_origin_ms: int | None = None
 
     def to_fields(self) -> dict[str, int | str]:
         """Return plain fields for the log; what is None is left out."""
@@ -103,6 +108,8 @@ class Anchor:
             fields["origin_ms"] = self.origin_ms
         if self.owed_since is not None:
             fields["owed_since"] = self.owed_since
+        if self.latest_origin_ms is not None:
+            fields["latest_origin_ms"] = self.latest_origin_ms
         return fields
 
     @classmethod
@@ -123,11 +130,10 @@ class Anchor:
             wall_ms=_number(fields, "wall_ms"),
             trust=trust,
             high_water_ms=_number(fields, "high_water_ms"),
-            origin_ms=_number(fields, "origin_ms") if "origin_ms" in fields else None,
+            origin_ms=_optional(fields, "origin_ms"),
             is_owed=bool(_number(fields, "is_owed")),
-            owed_since=(
-                _number(fields, "owed_since") if "owed_since" in fields else None
-            ),
+            owed_since=_optional(fields, "owed_since"),
+            latest_origin_ms=_optional(fields, "latest_origin_ms"),
         )
 
 
@@ -193,6 +199,11 @@ class Timekeeper:
         self._wall_ms = 0
         self._high_water_ms = 0
         self._origin_ms: int | None = None
+        # The greatest origin since off-time was last added: what it is measured from.
+        # A clock that was set back for a while moves the origin back, and off-time
+        # would count that while, too.
+        self._latest_origin_ms: int | None = None
+        self._origin_before_ms: int | None = None
         self._is_owed = False
         self._owed_since: int | None = None
         # Where in the log this opening begins; 0 if nobody has said it.
@@ -231,6 +242,9 @@ class Timekeeper:
         self._floor_ms = max(self._build_ms, anchor.high_water_ms)
         self._high_water_ms = anchor.high_water_ms
         self._origin_ms = anchor.origin_ms
+        self._latest_origin_ms = anchor.latest_origin_ms
+        if self._latest_origin_ms is None:
+            self._latest_origin_ms = anchor.origin_ms
         is_same_boot = (
             boot_id == anchor.boot_id
             and time_namespace == anchor.time_namespace
@@ -281,10 +295,11 @@ class Timekeeper:
         """Return the missing off-time; None if none is, or no clock can tell it."""
         if not self._is_owed or reading.wall_ms < self._floor_ms:
             return None
-        assert self._origin_ms is not None, "off-time is owed, but since when?"
+        origin_ms = self._latest_origin_ms
+        assert origin_ms is not None, "off-time is owed, but since when?"
         # What was cut off the readings is taken to the safe side: else a delay over a
         # reboot could end a millisecond early.
-        elapsed_ms = reading.wall_ms - self._origin_ms - reading.cut_ms
+        elapsed_ms = reading.wall_ms - origin_ms - reading.cut_ms
         boottime_ms = max(self._boottime_ms, reading.boottime_ms)
         return max(0, elapsed_ms - boottime_ms - self._offset_ms)
 
@@ -292,6 +307,7 @@ class Timekeeper:
         """Add the missing off-time, as `owed_ms` has told it."""
         self._latest = None
         self._offset_ms += owed_ms
+        self._origin_before_ms, self._latest_origin_ms = self._latest_origin_ms, None
         self._is_owed = False
         self._owed_since = None
 
@@ -299,6 +315,7 @@ class Timekeeper:
         """Take it back: the rest of the step that it belongs to has failed."""
         self._latest = None
         self._offset_ms -= owed_ms
+        self._latest_origin_ms = self._origin_before_ms
         self._is_owed = True
         self._owed_since = since
 
@@ -339,6 +356,7 @@ class Timekeeper:
             trust=now.trust,
             high_water_ms=self._high_water_ms,
             origin_ms=self._origin_ms,
+            latest_origin_ms=self._latest_origin_ms,
             is_owed=self._is_owed,
             owed_since=self._owed_since,
         )
@@ -387,7 +405,10 @@ class Timekeeper:
             return False
         if not self._is_owed:
             elapsed_ms = reading.boottime_ms + self._offset_ms
-            self._origin_ms = wall_ms + reading.cut_ms - elapsed_ms
+            origin_ms = self._origin_ms = wall_ms + reading.cut_ms - elapsed_ms
+            latest_ms = self._latest_origin_ms
+            if latest_ms is None or origin_ms > latest_ms:
+                self._latest_origin_ms = origin_ms
         if wall_ms > self._high_water_ms:
             self._high_water_ms = wall_ms
         return True
@@ -412,6 +433,10 @@ def _instant(wall_ms: int) -> str:
     except OverflowError:
         return f"{wall_ms} ms after 1970"
     return instant.strftime("%Y-%m-%d %H:%M:%S UTC")
+
+
+def _optional(fields: Mapping[str, int | str], name: str) -> int | None:
+    return _number(fields, name) if name in fields else None
 
 
 def _number(fields: Mapping[str, int | str], name: str) -> int:
