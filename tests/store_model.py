@@ -412,6 +412,16 @@ class StoreModel:
                 else:
                     self._try_again(task, self.elapsed_ms)
 
+    def give_back(self) -> None:
+        """End the attempts of a process that ends in good order."""
+        for task in list(self.tasks.values()):
+            if task.state == "leased" and not task.asked.at_most_once:
+                if self._is_over(task):
+                    continue
+                task.fence = 0
+                task.attempts -= 1
+                task.state = "scheduled"
+
     def _is_over(self, task: Kept) -> bool:
         """Return whether a cancel or a new due time that waited has the last word."""
         if task.is_cancelled:

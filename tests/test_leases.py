@@ -277,14 +277,24 @@ class TestInterruption:
             bench.kill()
             assert state(bench.db, "a") == "dead"
 
-    def test_a_close_interrupts_as_well(self) -> None:
+    def test_a_close_gives_back_what_is_leased(self) -> None:
         with Bench() as bench:
             bench.db.schedule("a", delay=0, id="a")
             (lease,) = bench.db.lease()
             bench.reopen()
             (again,) = bench.db.lease()
-            assert (again.attempt, again.recoveries) == (1, 1)
+            assert (again.attempt, again.recoveries) == (1, 0)
+            assert again.may_have_run
             assert again.fence > lease.fence
+
+    def test_any_number_of_closes_uses_up_nothing(self) -> None:
+        with Bench(recoveries_max=1) as bench:
+            bench.db.schedule("a", delay=0, id="a")
+            for _ in range(5):
+                (lease,) = bench.db.lease()
+                assert (lease.attempt, lease.recoveries) == (1, 0)
+                bench.reopen()
+            assert bench.db.recovery.interrupted == 0
 
 
 class TestCaution:

@@ -737,6 +737,7 @@ class StoreMachine(RuleBasedStateMachine):
         moments, recoveries_max = [self.model], 3
         if accident == "close":
             self.db.close()
+            self.model.give_back()
         elif accident == "kill":
             self.disk.kill()
         else:
@@ -786,6 +787,9 @@ class StoreMachine(RuleBasedStateMachine):
             for step in (self.model.poll, self.model.expire):
                 step()
                 moments.append(self.model.copy())
+        elif action == "close":
+            self.model.give_back()
+            moments.append(self.model.copy())
         self.disk.crash(profile)
         self.clock.reboot(off=3)
         self.reopen(moments, 10)

@@ -310,12 +310,11 @@ class TestCancelWhileLeased:
 
 
 class TestProcessDied:
-    @pytest.mark.parametrize("end", ["kill", "close"])
-    def test_the_task_is_due_at_once(self, end: str) -> None:
+    def test_the_task_is_due_at_once(self) -> None:
         with Bench() as bench:
             lease = leased(bench, retry=Retry(1))
             bench.clock.advance(5)
-            bench.kill() if end == "kill" else bench.reopen()
+            bench.kill()
             assert bench.db.recovery.interrupted == 1
             task = task_of(bench)
             assert (task.state, task.attempts, task.recoveries) == ("due", 0, 1)

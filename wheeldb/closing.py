@@ -1,4 +1,4 @@
-"""Closing a store: sync, checkpoint, snapshot if it is due, footer.
+"""Closing a store: leases back, sync, checkpoint, snapshot if it is due, footer.
 
 After a footer the next opening reads nothing but the log's end.  None of it is needed
 for correctness: a store that is killed instead opens with everything acknowledged.  On
@@ -8,6 +8,8 @@ a poisoned store nothing is written any more.
 import contextlib
 
 from wheeldb.care import take_snapshot, wants_last_snapshot
+from wheeldb.engine import attempts
+from wheeldb.engine.commit import Need
 from wheeldb.engine.engine import Engine
 from wheeldb.engine.moment import span_ms
 from wheeldb.engine.upkeep import Upkeep
@@ -34,6 +36,10 @@ def close_engine(engine: Engine, upkeep: Upkeep | None, settings: Settings) -> N
 def _finish(engine: Engine, upkeep: Upkeep, settings: Settings) -> None:
     with contextlib.suppress(StorePoisoned, StorageFullError, CorruptionError):
         # On a full disk there is no footer: the next opening replays the log's tail.
+        if engine.state.leased:
+            engine.commit(
+                attempts.give_back, synced=True, need=Need.RESERVE, author="wheel"
+            )
         upkeep.anchor()
         checkpoint = engine.checkpoint()
         budget_s = span_ms(settings.shutdown_budget, "shutdown_budget") / 1000

@@ -24,6 +24,7 @@ __all__ = (
     "ack",
     "ack_many",
     "expire_leases",
+    "give_back",
     "expire_tasks",
     "held",
     "interrupt",
@@ -264,6 +265,22 @@ def release(
             fields[F.DUE] = min(decider.now.elapsed_ms + delay_ms, DUE_MS_MAX)
         decider.emit(Fact(Kind.RELEASED, len(numbers), fields))
     return lost
+
+
+def give_back(decider: Decider) -> None:
+    """Give back every attempt of this process, which ends in good order.
+
+    No attempt is used, but how far each has come nobody knows: the next start is told.
+    What may start only once is left to the next opening, which ends it.
+    """
+    numbers = sorted(
+        number
+        for number, row in decider.state.leased.items()
+        if not row.options.get(F.AT_MOST_ONCE)
+    )
+    if numbers:
+        fields: dict[int, object] = {F.NUMBER: numbers, F.MAY_HAVE_RUN: True}
+        decider.emit(Fact(Kind.RELEASED, len(numbers), fields))
 
 
 def reject(

@@ -210,8 +210,9 @@ def _nacked(state: State, fact: Fact, lsn: int, hlc: int) -> None:
 
 def _released(state: State, fact: Fact, lsn: int, hlc: int) -> None:
     due_ms = fact.fields.get(F.DUE)
+    may_have_run = F.MAY_HAVE_RUN in fact.fields
     for position, old in _rows(state, fact, lsn):
-        new = _end_attempt(state, old, lsn + position, hlc)
+        new = _end_attempt(state, old, lsn + position, hlc, may_have_run=may_have_run)
         if new is None:
             continue
         new.attempts -= 1
