@@ -682,3 +682,20 @@ def test_vouch_is_plain_json_with_a_checksum(
     line, _, _ = read(disk, f"{STORE}/index/VOUCH").partition(b"\n")
 
     assert json.loads(line)["closed_lsn"] >= 1
+
+
+def test_a_process_that_dies_young_again_and_again_leaves_few_segments() -> None:
+    disk, clock = CrashableDisk(seed=1), ManualClock()
+    disk.make_directory("store")
+    for number in range(200):
+        db = wheeldb.open("store", disk=disk, clock=clock, driver=False, reserve=False)
+        db.schedule("a", number, delay=3600, id=f"id-{number}")
+        db.poll()
+        disk.kill()
+    segments = [name for name in disk.dump() if name.endswith(".seg")]
+    assert len(segments) < 140
+
+    db = wheeldb.open("store", disk=disk, clock=clock, driver=False, reserve=False)
+    assert db.statistics().pending_count == 200
+    assert db.check() == []
+    db.close()

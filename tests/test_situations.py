@@ -16,6 +16,7 @@ from wheeldb import (
     Lease,
     LeaseLost,
     NewTask,
+    QueueFull,
     Retry,
     StaleVersion,
     Task,
@@ -449,3 +450,28 @@ class TestThen:
             lease = leased(bench)
             lease.ack(then=[NewTask("job", delay=60, id="x", if_exists="replace")])
             assert task_of(bench).state == TaskState.SCHEDULED
+
+
+class TestBytesMax:
+    """``bytes_max`` counts what there will be, not what is given."""
+
+    def test_a_replacement_of_the_same_size_fits(self) -> None:
+        with Bench(bytes_max=100) as bench:
+            bench.db.schedule("a", "x" * 80, delay=60, id="x")
+            bench.db.schedule("a", "y" * 80, delay=60, id="x", if_exists="replace")
+            assert task_of(bench).payload == "y" * 80
+
+    def test_a_larger_one_does_not(self) -> None:
+        with Bench(bytes_max=100) as bench:
+            bench.db.schedule("a", "x" * 80, delay=60, id="x")
+            with pytest.raises(QueueFull, match="bytes_max"):
+                bench.db.schedule("a", "y" * 99, delay=60, id="x", if_exists="replace")
+            assert task_of(bench).payload == "x" * 80
+
+    def test_a_version_behind_a_running_attempt_counts(self) -> None:
+        with Bench(bytes_max=100) as bench:
+            leased(bench)
+            with pytest.raises(QueueFull, match="bytes_max"):
+                bench.db.schedule("a", "y" * 500, delay=60, id="x", version=1)
+            bench.db.schedule("a", "y" * 50, delay=60, id="x", version=1)
+            assert bench.db.statistics().payload_bytes < 100

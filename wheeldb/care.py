@@ -33,6 +33,7 @@ from wheeldb.log.snapshot import (
 from wheeldb.model import Finding
 
 __all__ = (
+    "SEGMENTS_MANY",
     "STATE_NAMES",
     "Statistics",
     "check_store",

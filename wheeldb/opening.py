@@ -22,7 +22,7 @@ from functools import partial
 from typing import TypedDict, Unpack
 
 from wheeldb import recovery
-from wheeldb.care import take_snapshot, wants_snapshot
+from wheeldb.care import SEGMENTS_MANY, take_snapshot, wants_snapshot
 from wheeldb.clock import Clock
 from wheeldb.clock.system import SystemClock
 from wheeldb.closing import close_engine
@@ -205,6 +205,9 @@ def _open_locked(
             snapshot=partial(take_snapshot, engine, archive=settings.archive),
             wants_snapshot=partial(wants_snapshot, engine),
         )
+        # Each opening begins a segment: a process that dies young again and again
+        # never closes, and would leave ever more of them.
+        upkeep.is_snapshot_due = recovered.report.segments > SEGMENTS_MANY
         if has_driver:
             driver = Driver(upkeep, clock.waiter())
         return WheelDB(engine, upkeep, driver, settings, recovered.report, lock.release)

@@ -15,6 +15,8 @@ changed nothing.
 from bisect import bisect_left
 
 from wheeldb.clock.timekeeper import Now
+from collections.abc import Sequence
+
 from wheeldb.engine.columns import Columns
 from wheeldb.engine.decide import Decider
 from wheeldb.engine.fold import Fact
@@ -167,7 +169,8 @@ def _grant(
         if len(positions) < columns.count:
             chosen = columns.select(positions)
             result.positions = positions
-        _require_room(decider, chosen, len(plan.replaces))
+    given = columns.select([*positions, *map(plan.final.get, plan.supersedes)])  # type: ignore[list-item]
+    _require_room(decider, given, [*plan.replaces.values(), *plan.supersedes.values()])
     for task_id, number in plan.supersedes.items():
         position = plan.final[task_id]
         _supersede(decider, number, columns.row_at(position))
@@ -209,23 +212,31 @@ def _supersede(decider: Decider, number: int, definition: Row) -> None:
     decider.emit(Fact(Kind.SUPERSEDED, 1, {F.NUMBER: number, F.DEFINITION: fields}))
 
 
-def _require_room(decider: Decider, columns: Columns, replaced: int = 0) -> None:
+def _require_room(
+    decider: Decider, columns: Columns, displaced: Sequence[int] = ()
+) -> None:
+    """Raise unless the store may hold these tasks, once others gave their place."""
     bounds, state = decider.bounds, decider.state
-    count = state.pending_count + columns.count - replaced
-    if bounds.tasks_max is not None and count > bounds.tasks_max:
+    added = columns.count - len(displaced)
+    count = state.pending_count + added
+    if bounds.tasks_max is not None and count > bounds.tasks_max and added > 0:
         raise QueueFull(
-            f"{state.pending_count} tasks are pending and {columns.count} more were "
-            f"asked for; tasks_max is {bounds.tasks_max}"
+            f"{state.pending_count} tasks are pending and {added} more were asked "
+            f"for; tasks_max is {bounds.tasks_max}"
         )
-    _require_lanes(decider, columns)
-    decider.reserve(count)
     if bounds.bytes_max is not None:
         size = sum(map(len, columns.payloads))
-        if state.payload_bytes + size > bounds.bytes_max:
+        for number in displaced:
+            row = state.lookup(number)
+            assert row is not None, f"task {number} is gone"
+            size -= len(row.payload)
+        if state.payload_bytes + size > bounds.bytes_max and size > 0:
             raise QueueFull(
                 f"payloads of {state.payload_bytes} bytes are pending and {size} "
                 f"more were asked for; bytes_max is {bounds.bytes_max}"
             )
+    _require_lanes(decider, columns)
+    decider.reserve(count)
 
 
 def _require_lanes(decider: Decider, columns: Columns) -> None:

@@ -86,6 +86,8 @@ class Upkeep:
         # Nothing is written before, since the disk was full.
         self._full_until_ms = 0
         self._snapshot_from_ms = 0
+        # A snapshot is due whatever the log's size; set by an opening.
+        self.is_snapshot_due = False
         self._swept = 0
         # Leases to renew, by who asked: the row, and until when it holds.
         self._kept: dict[object, tuple[Row, int]] = {}
@@ -376,7 +378,9 @@ class Upkeep:
             _, self._swept = sweep(
                 engine, after=self._swept, count=STRETCH_COUNT, mend=True
             )
-            if now.boottime_ms >= self._snapshot_from_ms and self._wants_snapshot():
+            wants = self.is_snapshot_due or self._wants_snapshot()
+            if now.boottime_ms >= self._snapshot_from_ms and wants:
+                self.is_snapshot_due = False
                 self._take_snapshot(now)
             self._tell_tail()
 
@@ -399,7 +403,8 @@ class Upkeep:
             engine.committer.writer.position.frame_bytes - engine.checkpoint_frame_bytes
         )
         if (
-            len(active) >= limits.entries
+            self.is_snapshot_due
+            or len(active) >= limits.entries
             or active.payload_bytes >= limits.payload_bytes
             or active.events >= limits.events
             or frame_bytes >= limits.log_bytes
