@@ -13,10 +13,9 @@ changed nothing.
 """
 
 from bisect import bisect_left
-
-from wheeldb.clock.timekeeper import Now
 from collections.abc import Sequence
 
+from wheeldb.clock.timekeeper import Now
 from wheeldb.engine.columns import Columns
 from wheeldb.engine.decide import Decider
 from wheeldb.engine.fold import Fact

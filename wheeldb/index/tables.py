@@ -27,7 +27,7 @@ from weakref import WeakSet
 
 import lmdb
 
-from wheeldb.disk import Disk, write_all
+from wheeldb.disk import NO_ROOM, Disk, write_all
 from wheeldb.errors import ClosedError
 from wheeldb.index.changes import (
     PIECE_ROWS_MAX,
@@ -53,6 +53,9 @@ LOCK_BYTES = 8192
 MAP_BYTES_FIRST = 16 * 2**30
 MAP_BYTES_MIN = 64 * 2**20
 MAP_BYTES_MAX = 2**40
+
+# A file system that hasn't so much room left counts as full.
+FULL_BYTES = 2**20
 
 # How long enlarging the map waits for open views, which it would invalidate.
 GROW_WAIT_S = 90.0
@@ -218,7 +221,9 @@ class LmdbIndex:
                     self._write(batch)
                 except lmdb.MapFullError:
                     self._grow()
-                except lmdb.DiskError as error:
+                except lmdb.Error as error:
+                    if not self._is_full(error):
+                        raise
                     # Nothing of the transaction counts, and what was there is whole.
                     raise OSError(
                         errno.ENOSPC, "no room for the index", self._path
@@ -377,6 +382,21 @@ class LmdbIndex:
             finally:
                 self._is_growing = False
                 self._gate.notify_all()
+
+    def _is_full(self, error: lmdb.Error) -> bool:
+        """Return whether a commit failed for lack of room.
+
+        Where the system wrote less than asked for, LMDB tells of an input/output error.
+        """
+        if isinstance(error, lmdb.DiskError):
+            return True
+        if error.code != errno.EIO or isinstance(error, lmdb.PanicError):
+            return False
+        try:
+            self.keep_room(FULL_BYTES)
+        except OSError as refusal:
+            return refusal.errno in NO_ROOM
+        return False
 
     @contextmanager
     def _errors(self) -> Iterator[None]:
