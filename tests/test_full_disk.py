@@ -330,6 +330,46 @@ def test_closing_on_a_full_disk_loses_nothing() -> None:
     assert db.check() == []
 
 
+@pytest.mark.parametrize("closed", [True, False])
+@pytest.mark.parametrize("flash", [False, True])
+def test_a_store_opens_on_a_full_disk(flash: bool, closed: bool) -> None:
+    bench = Bench(flash=flash)
+    for number in range(10):
+        bench.db.schedule("a", delay=1, id=f"a-{number}")
+    for number, room in enumerate(("ballast", "reserve")):
+        if closed:
+            bench.db.close()
+        else:
+            bench.disk.kill()
+        bench.leave(0)
+        held = bench.held(room)
+        assert held > 0
+        bench.db = bench.open()
+        assert bench.held(room) < held
+        assert bench.db.cancel(f"a-{number}") == "cancelled"
+        with pytest.raises(StorageFullError):
+            bench.db.schedule("new", delay=1)
+        assert bench.db.check() == []
+    bench.db.close()
+
+
+def test_a_store_that_can_not_open_for_want_of_room_says_so() -> None:
+    bench = Bench()
+    bench.db.schedule("a", delay=1, id="a")
+    bench.db.close()
+    for _ in range(2):
+        bench.leave(0)
+        for name in ("ballast", "reserve"):
+            handle = bench.disk.open(f"/store/log/{name}")
+            bench.disk.truncate(handle, 0)
+            bench.disk.close(handle)
+        bench.leave(0)
+        with pytest.raises(StorageFullError, match="no room to open /store; free some"):
+            bench.open()
+    bench.disk.full(None)
+    assert bench.open().get("a") is not None
+
+
 # A real file system.
 
 

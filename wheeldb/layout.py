@@ -65,6 +65,16 @@ class Layout:
         return f"{self.path}/log"
 
     @property
+    def reserve(self) -> str:
+        """Room set apart for the ends of tasks."""
+        return f"{self.path}/log/reserve"
+
+    @property
+    def ballast(self) -> str:
+        """Room set apart for what else must go on."""
+        return f"{self.path}/log/ballast"
+
+    @property
     def index(self) -> str:
         """The directory of the index."""
         return f"{self.path}/index"

@@ -156,19 +156,41 @@ def open_store(path: str | os.PathLike[str], **options: Unpack[OpenOptions]) -> 
     _prepare_directory(disk, layout, create)
     lock = _lock(disk, layout, clock)
     try:
-        return _open_locked(
-            disk, layout, clock, entropy, settings, lock, create, has_driver
-        )
-    except OSError as error:
-        lock.release()
-        if error.errno in NO_ROOM and not isinstance(error, StorageFullError):
-            raise StorageFullError(
-                error.errno, f"no room to open {layout.path}; free some", layout.path
-            ) from error
-        raise
+        while True:
+            try:
+                return _open_locked(
+                    disk, layout, clock, entropy, settings, lock, create, has_driver
+                )
+            except OSError as error:
+                if error.errno not in NO_ROOM or isinstance(error, StorageFullError):
+                    raise
+                if not _give_room(disk, layout):
+                    raise StorageFullError(
+                        error.errno,
+                        f"no room to open {layout.path}; free some",
+                        layout.path,
+                    ) from error
     except BaseException:
         lock.release()
         raise
+
+
+def _give_room(disk: Disk, layout: Layout) -> bool:
+    """Free what an opening before has set apart; return whether there was any.
+
+    The ballast first, as for anything that ends no task. Then the reserve, since no
+    task is ended in a store that doesn't open.
+    """
+    for path in (layout.ballast, layout.reserve):
+        info = disk.info(path)
+        if info is not None and info.size:
+            handle = disk.open(path)
+            try:
+                disk.truncate(handle, 0)
+            finally:
+                disk.close(handle)
+            return True
+    return False
 
 
 def _flag(name: str, value: object) -> bool:

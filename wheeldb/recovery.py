@@ -437,8 +437,8 @@ def _assemble(
     decider.window = window
     reserve = ballast = None
     if options.reserve:
-        reserve = Reserve(disk, f"{layout.log}/reserve")
-        ballast = Ballast(disk, f"{layout.log}/ballast", options.segment_bytes)
+        reserve = Reserve(disk, layout.reserve)
+        ballast = Ballast(disk, layout.ballast, options.segment_bytes)
     committer = Committer(
         state,
         window,
