@@ -532,3 +532,35 @@ def test_a_hundred_ends_are_all_seen() -> None:
         assert worker.answer() == 100
         assert states == [TaskState.DONE] * 100
         assert db.check() == []
+
+
+def test_every_event_names_its_task() -> None:
+    with Bench() as bench:
+        db = bench.db
+        db.schedule("a", delay=0, id="given")
+        (lease,) = db.lease()
+        lease.ack()
+        generated = db.schedule("a", delay=0).id
+        (lease,) = db.lease()
+        lease.ack()
+        start = db.statistics().last_lsn
+        db.schedule("a", delay=60, id="waits")
+        db.reschedule("waits", delay=30)
+
+        named = [(event.kind, event.id) for event in db.events() if event.id]
+        assert named == [
+            ("scheduled", "given"),
+            ("leased", "given"),
+            ("acked", "given"),
+            ("scheduled", generated),
+            ("leased", generated),
+            ("acked", generated),
+            ("scheduled", "waits"),
+            ("rescheduled", "waits"),
+        ]
+        # Behind the scheduling, the store itself tells.
+        assert [event.id for event in db.events(start + 1)] == ["waits"]
+        number = db.history("given")[0].lsn
+        assert db.history(f"t{number:014x}") == []
+        assert {event.id for event in db.history("given")} == {"given"}
+        assert {event.id for event in db.history(generated)} == {generated}

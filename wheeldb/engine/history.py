@@ -23,6 +23,7 @@ from wheeldb.payload import unpack_payload
 
 __all__ = (
     "History",
+    "TaskIds",
     "events_of_frame",
     "iterate_log",
     "judge_lsn",
@@ -36,6 +37,9 @@ __all__ = (
 _PACKED = frozenset({F.PAYLOAD, F.RESULT, F.CURSOR})
 # Columns of events about many tasks: one value for each, by position.
 _BY_POSITION = frozenset({F.NUMBER, F.UNTIL})
+
+# Ids that are remembered while the log is read.
+IDS_MAX = 100_000
 
 
 class History(list[Event]):
@@ -110,14 +114,16 @@ def _events_about(
         if frame.header.last_lsn > engine.committer.durable_lsn:
             break
         for event, number in events_of_frame(frame):
-            if event.id == task_id and number is not None and type(key) is not int:
-                numbers.add(number)
+            if event.id is not None and number is not None:
+                if event.id == task_id:
+                    numbers.add(number)
+                elif number == key:
+                    # The number is that of a task with an id of its own.
+                    return []
             if number in numbers:
                 events.append(event)
-    if type(key) is not int:
-        # A number says nothing to who asked by id.
-        events = [_with_id(event, task_id) for event in events]
-    return events
+    # The later events name the number alone.
+    return [_with_id(event, task_id) for event in events]
 
 
 def judge_lsn(from_lsn: object) -> int:
@@ -133,7 +139,57 @@ def judge_lsn(from_lsn: object) -> int:
     return from_lsn
 
 
-def iterate_log(engine: Engine, from_lsn: int) -> Iterator[Event]:
+class TaskIds:
+    """Tells whose number it is that an event names.
+
+    A generated id is its number; an id that the caller gave stands in the scheduling
+    event alone, which may lie before what is read here, or be gone.
+    """
+
+    def __init__(self, engine: Engine, since_lsn: int) -> None:
+        self._engine = engine
+        # Scheduling events above it were seen; the caller's ids among them are known.
+        self._since_lsn = since_lsn
+        self._known: dict[int, str] = {}
+        self._has_looked_back = False
+
+    def learn(self, number: int, task_id: str) -> None:
+        """Take note of a scheduling event."""
+        if task_id != generated_id(number):
+            if len(self._known) >= IDS_MAX:
+                self._known.clear()
+                self._since_lsn = number - 1
+            self._known[number] = task_id
+
+    def of(self, number: int) -> str | None:
+        """Return the id of a task, ``None`` if nothing tells it any more."""
+        task_id = self._known.get(number)
+        if task_id is not None:
+            return task_id
+        row = self._engine.view(number)
+        if row is not None:
+            return row.task_id
+        if number <= self._since_lsn and not self._has_looked_back:
+            self._look_back()
+            return self.of(number)
+        return generated_id(number) if number > self._since_lsn else None
+
+    def _look_back(self) -> None:
+        """Learn from what the log has before that; done once, if it is needed."""
+        self._has_looked_back = True
+        scan = scan_frames(self._engine, 0)
+        until_lsn, self._since_lsn = self._since_lsn, oldest_lsn(scan) - 1
+        for frame in scan:
+            if frame.header.first_lsn > until_lsn:
+                break
+            for event, number in events_of_frame(frame):
+                if event.id is not None and number is not None:
+                    self.learn(number, event.id)
+
+
+def iterate_log(
+    engine: Engine, from_lsn: int, ids: TaskIds | None = None
+) -> Iterator[Event]:
     """Yield every durable event above an LSN that the log still has.
 
     Raises:
@@ -143,10 +199,12 @@ def iterate_log(engine: Engine, from_lsn: int) -> Iterator[Event]:
     if durable_lsn <= from_lsn:
         return
     try:
-        for frame in scan_frames(engine, from_lsn):
+        scan = scan_frames(engine, from_lsn)
+        ids = ids or TaskIds(engine, max(from_lsn, oldest_lsn(scan) - 1))
+        for frame in scan:
             if frame.header.last_lsn > durable_lsn:
                 return
-            for event, _ in events_of_frame(frame):
+            for event, _ in events_of_frame(frame, ids):
                 if event.lsn > from_lsn:
                     yield event
     except FileNotFoundError as error:
@@ -161,6 +219,7 @@ def watch_events(
     Raises:
         Compacted: If some of them are gone.
     """
+    ids = TaskIds(engine, from_lsn)
     while True:
         ticket = engine.ticket
         require_open()
@@ -169,7 +228,7 @@ def watch_events(
             first_lsn = oldest_lsn(scan_frames(engine, from_lsn))
             if first_lsn > from_lsn + 1:
                 raise Compacted(first_lsn)
-            for event in iterate_log(engine, from_lsn):
+            for event in iterate_log(engine, from_lsn, ids):
                 yield event
                 from_lsn = event.lsn
             from_lsn = max(from_lsn, durable_lsn)
@@ -177,13 +236,20 @@ def watch_events(
             return
 
 
-def events_of_frame(frame: Frame) -> Iterator[tuple[Event, int | None]]:
+def events_of_frame(
+    frame: Frame, ids: TaskIds | None = None
+) -> Iterator[tuple[Event, int | None]]:
     """Yield each event of a frame, once per task, with the task's number."""
     header = frame.header
     lsn, stamp = header.first_lsn, header.hlc
     for by, record in iterate_events(frame.payload):
         for position in range(record.lsn_count):
             number, task_id, fields = _at_position(record, lsn, position)
+            if number is not None and ids is not None:
+                if task_id is not None:
+                    ids.learn(number, task_id)
+                else:
+                    task_id = ids.of(number)
             yield (
                 Event(
                     lsn=lsn + position,
@@ -203,7 +269,7 @@ def events_of_frame(frame: Frame) -> Iterator[tuple[Event, int | None]]:
 def _at_position(
     record: EventRecord, lsn: int, position: int
 ) -> tuple[int | None, str | None, Mapping[str, object]]:
-    """Return number, id and named fields of one task of an event."""
+    """Return number, named fields and, where it stands there, id of an event's task."""
     if record.kind == Kind.SCHEDULED:
         columns = Columns.from_fields(record.fields)
         columns.first = lsn
@@ -233,8 +299,7 @@ def _at_position(
     results = fields.pop(F.RESULT, None)
     if type(results) is dict and position in results:
         fields[F.RESULT] = results[position]
-    task_id = None if number is None else generated_id(number)
-    return number, task_id, _named(fields)
+    return number, None, _named(fields)
 
 
 def _named(fields: dict[int, object]) -> dict[str, object]:
