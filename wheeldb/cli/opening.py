@@ -14,6 +14,7 @@ good.
 
 import os
 import sys
+import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from enum import IntEnum
@@ -78,8 +79,9 @@ def take_owner(directory: str) -> None:
             f"run it as its owner: sudo -u '#{info.st_uid}' wheeldb …"
         )
     # Root's own Python may be unreadable to others. What opening a store imports on its
-    # way is imported by opening one.
-    wheeldb.open(":memory:", driver=False).close()
+    # way, LMDB's own modules too, is imported by opening one on a disk.
+    with tempfile.TemporaryDirectory() as place:
+        wheeldb.open(f"{place}/store", driver=False, reserve=False).close()
     # The order matters: without root's uid the groups could no longer be changed.
     os.setgroups([])
     os.setgid(info.st_gid)
