@@ -1,13 +1,17 @@
 """What has to be done from time to time: the log's tail, anchors, checkpoints."""
 
 import errno
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import timedelta
+from typing import Any
 
 import pytest
 from driver_helpers import START, Background, Driven
 from field_helpers import Bench
 
 import wheeldb
+from wheeldb import care
 from wheeldb.engine.engine import Thresholds
 
 HOUR = 3_600
@@ -145,6 +149,86 @@ class TestCheckpoints:
                 if len(taken) == 1:
                     assert upkeep.snapshot_error is error
             assert taken[1] - taken[0] == 600_000
+
+
+class TestHowLongASnapshotSeesTheIndex:
+    def slow_down(
+        self, bench: Bench, seconds: float, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Let each of a snapshot's three pieces take so long."""
+        pieces = care.snapshot_payloads
+
+        def slowly(*args: Any) -> Iterator[bytes]:
+            for piece in pieces(*args):
+                bench.clock.advance(seconds)
+                yield piece
+
+        bench.db.schedule("a", delay=100 * HOUR)
+        bench.db.schedule("a", delay=0, id="b")
+        assert bench.started() == ["b"]
+        monkeypatch.setattr(care, "snapshot_payloads", slowly)
+
+    def test_a_minute_is_enough(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        with Bench() as bench:
+            self.slow_down(bench, 20, monkeypatch)
+            assert bench.db.snapshot().name in bench.disk.list("/store/snapshots")
+
+    def test_past_a_minute_it_is_dropped(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        with Bench() as bench:
+            self.slow_down(bench, 20.001, monkeypatch)
+            for call in (bench.db.snapshot, lambda: bench.db.backup("/backup")):
+                with pytest.raises(TimeoutError, match="dropped: in 60 seconds"):
+                    call()
+            assert bench.disk.list("/store/snapshots") == []
+            assert bench.disk.list("/") == ["store"]
+            monkeypatch.undo()
+            bench.db.snapshot()
+
+    def test_a_dropped_one_is_tried_again(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        with Bench() as bench:
+            self.slow_down(bench, 20.001, monkeypatch)
+            upkeep = bench.db._upkeep
+            assert upkeep is not None
+            upkeep.is_snapshot_due = True
+            bench.db.poll()
+            error = bench.db.statistics().snapshot_error
+            assert error is not None
+            assert "dropped" in error
+            monkeypatch.undo()
+            monkeypatch.setattr(upkeep, "_wants_snapshot", lambda: True)
+            bench.clock.advance(600)
+            bench.db.schedule("a", delay=HOUR)
+            bench.clock.advance(60)
+            bench.db.poll()
+            assert bench.db.statistics().snapshot_error is None
+            assert len(bench.disk.list("/store/snapshots")) == 1
+
+    def test_it_is_let_go_before_the_file_is_synced_and_read_back(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        with Bench() as bench:
+            index, told = bench.db._engine.state.index, []
+            take, rename = index.snapshot, bench.disk.rename
+
+            @contextmanager
+            def watched() -> Iterator[Any]:
+                with take() as view:
+                    told.append("seen")
+                    yield view
+                told.append("let go")
+
+            def named(source: str, target: str) -> None:
+                told.append("named")
+                rename(source, target)
+
+            bench.db.checkpoint()
+            monkeypatch.setattr(index, "snapshot", watched)
+            monkeypatch.setattr(bench.disk, "rename", named)
+            bench.db.snapshot()
+            assert told[told.index("named") - 1] == "let go"
+            monkeypatch.undo()
 
 
 class TestAnchors:

@@ -39,6 +39,8 @@ def backup_store(engine: Engine, dest: str | os.PathLike[str]) -> str:
         CorruptionError: If the index is not what the events make: no backup is better
             than a wrong one.
         StorePoisoned: If the log has failed.
+        TimeoutError: If ``dest`` is so slow that it takes more than a minute: the index
+            is not held up for longer.  Back up to a faster disk, and copy from there.
         OSError: As the disk says; nothing stays at ``dest``.
     """
     with Planting(engine.disk, place_text(engine.disk, dest)) as planting:

@@ -6,7 +6,7 @@ below its horizons, the counters with what they count.  It changes nothing and l
 what it finds; nothing found is an empty list.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
 
@@ -47,6 +47,9 @@ __all__ = (
 SNAPSHOT_SMALL_BYTES = 16 * 2**20
 LOG_SMALL_BYTES = 2**20
 SEGMENTS_MANY = 64
+# How long a snapshot may see the index as it was: as long as it does, the index gives no
+# page free that has changed since, and its file grows.
+VIEW_MS_MAX = 60_000
 # For the estimate of how long a snapshot takes: a row without payload, and a slow disk.
 ROW_BYTES = 200
 SNAPSHOT_BYTES_PER_S = 5 * 2**20
@@ -268,12 +271,15 @@ def write_state(engine: Engine, directory: str) -> SnapshotInfo:
     Raises:
         CorruptionError: If the index is not what the events make; nothing stays.
         StorePoisoned: If the log has failed.
+        TimeoutError: If the rows could not be written within a minute; nothing stays.
         OSError: If it could not be written; nothing stays.
     """
     with engine.snapshotting, ExitStack() as view:
         with engine.checkpointing:
             checkpoint = engine.checkpoint()
             snapshot = view.enter_context(engine.state.index.snapshot())
+            until_ms = engine.clock.read().boottime_ms + VIEW_MS_MAX
+        payloads = snapshot_payloads(snapshot, checkpoint.tables, checkpoint.digests)
         return write_snapshot(
             engine.disk,
             directory,
@@ -283,8 +289,28 @@ def write_state(engine: Engine, directory: str) -> SnapshotInfo:
             hlc=checkpoint.hlc,
             bound=lsn_bound(checkpoint.lsn),
             entropy=engine.entropy,
-            payloads=snapshot_payloads(snapshot, checkpoint.tables, checkpoint.digests),
+            payloads=_within_limit(engine, payloads, view, until_ms),
         )
+
+
+def _within_limit(
+    engine: Engine, payloads: Iterable[bytes], view: ExitStack, until_ms: int
+) -> Iterator[bytes]:
+    """Yield what is read from a view, and close that behind the last of it.
+
+    Raises:
+        TimeoutError: If it is later than ``until_ms`` on boottime.
+    """
+    for payload in payloads:
+        if engine.clock.read().boottime_ms > until_ms:
+            raise TimeoutError(
+                "the snapshot was dropped: in "
+                f"{VIEW_MS_MAX // 1000} seconds not all of it could be written, and "
+                "the index is not held up for longer; write it to a faster disk, or "
+                "again when this one has less to do"
+            )
+        yield payload
+    view.close()
 
 
 def _remove_superfluous(engine: Engine, *, archive: bool) -> None:
