@@ -47,8 +47,8 @@ __all__ = (
 SNAPSHOT_SMALL_BYTES = 16 * 2**20
 LOG_SMALL_BYTES = 2**20
 SEGMENTS_MANY = 64
-# How long a snapshot may see the index as it was: as long as it does, the index gives no
-# page free that has changed since, and its file grows.
+# How long a snapshot may see the index as it was: as long as it does, the index gives
+# no page free that has changed since, and its file grows.
 VIEW_MS_MAX = 60_000
 # For the estimate of how long a snapshot takes: a row without payload, and a slow disk.
 ROW_BYTES = 200

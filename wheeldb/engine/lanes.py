@@ -11,6 +11,9 @@ Lanes in ``expiring`` have held a task with an expiry; who ends what has expired
 at the tasks of no other lane.
 """
 
+from bisect import insort
+from collections.abc import Sequence
+
 from wheeldb.engine.row import DEAD, LEASED, PARKED, QUEUE_DEFAULT, Row
 from wheeldb.index.keys import COARSE_MS, due_field
 
@@ -35,11 +38,13 @@ LANES_MAX = 1 << 16
 class Lanes:
     """The numbers that were given out, in the order of first use."""
 
-    __slots__ = ("expiring", "keys", "numbers")
+    __slots__ = ("expiring", "keys", "numbers", "queues")
 
     def __init__(self) -> None:
         self.numbers: dict[tuple[int, str, int], int] = {}
         self.keys: list[tuple[int, str, int]] = []
+        # The lanes of each queue by priority, those of the same one by number.
+        self.queues: dict[str, list[int]] = {}
         # Lanes that have held a task with an expiry: only there is one looked for.
         self.expiring: frozenset[int] = frozenset()
 
@@ -50,18 +55,19 @@ class Lanes:
             lane = LANE_FIRST + len(self.keys)
             self.keys.append(key)
             self.numbers[key] = lane
+            insort(self.queues.setdefault(key[1], []), lane, key=self._priority)
         return lane
 
     def key(self, lane: int) -> tuple[int, str, int]:
         """Return the (timeline, queue, priority) of a lane."""
         return self.keys[lane - LANE_FIRST]
 
-    def of_queue(self, queue: str) -> list[int]:
-        """Return the lanes of a queue, by priority."""
-        lanes = [
-            (key[2], lane) for key, lane in self.numbers.items() if key[1] == queue
-        ]
-        return [lane for _, lane in sorted(lanes)]
+    def of_queue(self, queue: str) -> Sequence[int]:
+        """Return the lanes of a queue, by priority; each lease asks for them."""
+        return self.queues.get(queue, ())
+
+    def _priority(self, lane: int) -> int:
+        return self.key(lane)[2]
 
     def note_expiry(self, lane: int) -> None:
         """Note that a lane has a task with an expiry."""
@@ -85,9 +91,14 @@ class Lanes:
 
     def cut(self, count: int) -> None:
         """Forget all but the first ``count`` lanes."""
+        end = LANE_FIRST + count
         for key in self.keys[count:]:
-            # An interrupted `number` may have left either half undone.
+            # An interrupted `number` may have left what comes later undone.
             self.numbers.pop(key, None)
+        for queue in {key[1] for key in self.keys[count:]} & self.queues.keys():
+            self.queues[queue] = [lane for lane in self.queues[queue] if lane < end]
+            if not self.queues[queue]:
+                del self.queues[queue]
         del self.keys[count:]
 
     def of_row(self, row: Row) -> int:
