@@ -1,7 +1,7 @@
 """A damaged index is replaced while the store runs, and nothing is lost by it."""
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -9,6 +9,7 @@ import pytest
 import wheeldb
 from wheeldb import NewTask
 from wheeldb.index import MemoryIndex
+from wheeldb.index.changes import Changes
 from wheeldb.index.keys import DUE, FINISHED, TASK, due_key, number_key
 from wheeldb.testing import CrashableDisk, ManualClock
 
@@ -104,6 +105,63 @@ def test_every_task_fires_although_due_keys_are_damaged(
         db.ack_many(leases)
 
     assert seen == [n for n in range(COUNT) if n != 7]
+
+
+# Bytes that are nothing, no map, and a map that lacks a task's fields.
+UNDECODABLE = [b"\xc1", b"\x90", b"\x80"]
+
+
+@pytest.mark.parametrize("body", UNDECODABLE, ids=["nothing", "no map", "empty"])
+@pytest.mark.parametrize(
+    "use",
+    [
+        lambda db: db.get("task-250"),
+        lambda db: db.cancel("task-250"),
+        lambda db: db.schedule("a", delay=1, id="task-250", if_exists="replace"),
+        lambda db: list(db.tasks()),
+        lambda db: [db.lease(limit=COUNT) for _ in range(COUNT)],
+    ],
+    ids=["get", "cancel", "replace", "list", "lease"],
+)
+def test_a_row_that_does_not_decode_is_a_damaged_index(
+    db: wheeldb.WheelDB,
+    disk: CrashableDisk,
+    clock: ManualClock,
+    use: Callable[[wheeldb.WheelDB], object],
+    body: bytes,
+) -> None:
+    number = number_of(db, "task-250")
+    db.checkpoint()
+    db._engine.state.index.apply(Changes(put_tasks=[(number, number, body)]))
+    clock.advance(60 + COUNT)
+
+    use(db)
+
+    assert db.statistics().index_rebuilds == 1
+
+
+@pytest.mark.parametrize(
+    "use",
+    [
+        lambda db: db.get("task-7"),
+        lambda db: db.schedule("a", delay=1, id="task-7", if_exists="replace"),
+        lambda db: list(db.tasks(state="cancelled")),
+    ],
+    ids=["get", "replace", "list"],
+)
+def test_so_is_a_finished_one(
+    db: wheeldb.WheelDB,
+    disk: CrashableDisk,
+    use: Callable[[wheeldb.WheelDB], object],
+) -> None:
+    task = db.get("task-7")
+    assert task is not None
+    db.checkpoint()
+    db._engine.state.index.apply(Changes(put_finished=[(task.lsn, UNDECODABLE[0])]))
+
+    use(db)
+
+    assert db.statistics().index_rebuilds == 1
 
 
 def test_what_finished_is_known_after_a_rebuild(

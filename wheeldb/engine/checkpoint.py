@@ -19,6 +19,7 @@ whoever fills it has to wait (``engine.py``).
 from operator import ne
 
 from wheeldb.engine.columns import Columns
+from wheeldb.engine.decoding import decode_finished
 from wheeldb.engine.digests import Digests
 from wheeldb.engine.hot import HotTable
 from wheeldb.engine.lanes import LANE_FIRST, Lanes, field_to_write
@@ -122,7 +123,7 @@ def forgotten_rows(index: Index, through: int) -> list[Finished]:
             for lsn, body in piece:
                 if lsn > through:
                     return rows
-                rows.append(Finished.unpack(lsn, body))
+                rows.append(decode_finished(lsn, body))
             if len(piece) < count:
                 break
             after, count = piece[-1][0], _PIECE_COUNT

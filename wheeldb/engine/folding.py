@@ -34,10 +34,10 @@ from wheeldb.engine.checkpoint import (
     freeze,
     thaw,
 )
+from wheeldb.engine.decoding import decode_row
 from wheeldb.engine.digests import Digests
 from wheeldb.engine.fold import Fact, apply
 from wheeldb.engine.lanes import LANE_LEASED
-from wheeldb.engine.row import Row
 from wheeldb.engine.snapshots import load_snapshot
 from wheeldb.engine.state import State
 from wheeldb.engine.tables import pack_tables, unpack_tables
@@ -453,7 +453,7 @@ def _load_leased(state: State, view: Snapshot) -> None:
             found = view.task(number)
             if found is None:
                 raise _Unfit(f"the row of task {number} is missing")
-            state.leased[number] = Row.unpack(number, *found)
+            state.leased[number] = decode_row(number, *found)
         if len(piece) < _LEASED_PIECE:
             return
         after = piece[-1][:2]

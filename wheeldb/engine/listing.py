@@ -13,6 +13,7 @@ from datetime import datetime
 from functools import partial
 from heapq import nsmallest
 
+from wheeldb.engine.decoding import decode_finished, decode_row
 from wheeldb.engine.engine import Engine
 from wheeldb.engine.row import Finished, Row
 from wheeldb.model import Task, TaskState
@@ -111,7 +112,7 @@ def _step(engine: Engine, after: int) -> tuple[list[Row], int, bool]:
             ends.append(hot[-1])
         end = min(ends, default=None)
         found: dict[int, Row | None] = {
-            number: Row.unpack(number, lsn, body)
+            number: decode_row(number, lsn, body)
             for number, lsn, body in indexed
             if end is None or number <= end
         }
@@ -145,7 +146,7 @@ def _finished_step(engine: Engine, after: int) -> tuple[list[Finished], int | No
     state = engine.state
     with engine.lock, state.index.snapshot() as view:
         found: dict[int, Finished | None] = {
-            lsn: Finished.unpack(lsn, body)
+            lsn: decode_finished(lsn, body)
             for lsn, body in view.finished_range(after, STEP_COUNT)
         }
         end = max(found) if len(found) == STEP_COUNT else None

@@ -26,6 +26,7 @@ from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
 from wheeldb.engine.columns import Columns
+from wheeldb.engine.decoding import decode_finished, decode_row
 from wheeldb.engine.hot import HotTable
 from wheeldb.engine.lanes import (
     LANE_FIRST,
@@ -140,7 +141,7 @@ class State:
                 if finishing_lsn > self.forgotten_through:
                     kept = snapshot.finished(finishing_lsn)
                     if kept is not None:
-                        finished = Finished.unpack(finishing_lsn, kept)
+                        finished = decode_finished(finishing_lsn, kept)
                         if finished.id == task_id:
                             return finishing_lsn
         return 0
@@ -157,7 +158,7 @@ class State:
                 return table.finished[lsn]
         with self.index.snapshot() as snapshot:
             kept = snapshot.finished(lsn)
-        return None if kept is None else Finished.unpack(lsn, kept)
+        return None if kept is None else decode_finished(lsn, kept)
 
     def changed_numbers(self) -> Iterator[int]:
         """Yield the numbers that the hot table knows better than the index."""
@@ -362,4 +363,4 @@ def row_from_index(snapshot: Snapshot, number: int) -> Row | None:
     if found is None:
         return None
     lsn, body = found
-    return Row.unpack(number, lsn, body)
+    return decode_row(number, lsn, body)
