@@ -46,6 +46,7 @@ DAY_BEGINS_HOUR = 3  # the first boarding is at 04:35
 REAL_SECONDS = 3
 REAL_TASKS = 300
 SILENCE_SECONDS_MAX = 20.0
+WORKER = "wheeldb.cli.demo_worker"
 # boarding and gate: started, finishing, finished; and asked, accepted for each batch
 REPORTS_PER_DEPARTURE = 6
 
@@ -175,7 +176,7 @@ def _run_day(
         chance.randint(round(0.5 * total), round(0.9 * total)),
     ]
     while True:
-        with WorkerProcess(plan, SILENCE_SECONDS_MAX) as worker:
+        with WorkerProcess(WORKER, plan, SILENCE_SECONDS_MAX) as worker:
             for report in worker.reports():
                 _show(report, story)
                 ledger.note(report)
@@ -234,7 +235,7 @@ def _run_real(directory: Path, story: Story) -> None:
         # Microseconds: whole milliseconds would say little about lateness.
         entry = Entry(group="real", timeline="process_us", delay_ms=1_000 * delay_ms)
         ledger.expect(f"tick-{number}", entry)
-    with WorkerProcess(plan, SILENCE_SECONDS_MAX) as worker:
+    with WorkerProcess(WORKER, plan, SILENCE_SECONDS_MAX) as worker:
         for report in worker.reports():
             ledger.note(report)
     with wheeldb.open(str(directory), readonly=True, create=False) as db:

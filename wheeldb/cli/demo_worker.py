@@ -13,7 +13,6 @@ the parent; `wheeldb.cli.demo_ledger` says what the lines mean. Two modes:
 """
 
 import json
-import os
 import sys
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime, timedelta
@@ -21,9 +20,8 @@ from typing import TypedDict
 
 import wheeldb
 from wheeldb.cli.demo_clock import FastClock
+from wheeldb.cli.demo_process import Reporter
 from wheeldb.cli.departures import load_departures
-from wheeldb.cli.output import plain
-from wheeldb.clock import Clock
 from wheeldb.clock.system import BUILD_MS, SystemClock
 
 __all__ = ("BUILD_AT", "GATE_DELAY_MS", "Plan", "boarding_id", "gate_id", "main")
@@ -33,7 +31,6 @@ BUILD_AT = datetime.fromtimestamp(BUILD_MS / 1_000, UTC)
 GATE_DELAY_MS = 25 * 60_000
 BATCH = 100
 LEASES = 20
-STDOUT = 1
 
 
 class Plan(TypedDict):
@@ -76,32 +73,11 @@ def main() -> int:
     return 0
 
 
-class _Reporter:
-    """Writes what happens, with the readings of the moment, into the pipe."""
-
-    def __init__(self, clock: Clock) -> None:
-        self._clock = clock
-
-    def __call__(self, kind: str, **fields: object) -> None:
-        reading = self._clock.read()
-        report = {
-            "kind": kind,
-            "wall_ms": reading.wall_ms,
-            "boottime_ms": reading.boottime_ms,
-            "process_us": self._clock.process_ns() // 1_000,
-            **fields,
-        }
-        # One system call: what it has taken, the parent reads, whatever happens to us.
-        data = json.dumps(plain(report)).encode() + b"\n"
-        while data:
-            data = data[os.write(STDOUT, data) :]
-
-
 def _run_day(plan: Plan) -> None:
     clock = FastClock(
         origin_ns=plan["origin_ns"], wall_ms=plan["wall_ms"], rate=plan["rate"]
     )
-    report = _Reporter(clock)
+    report = Reporter(clock)
     with wheeldb.open(
         plan["directory"],
         clock=clock,
@@ -133,7 +109,7 @@ def _run_day(plan: Plan) -> None:
 
 
 def _run_real(plan: Plan) -> None:
-    report = _Reporter(SystemClock())
+    report = Reporter(SystemClock())
     with wheeldb.open(plan["directory"]) as db:
         report("opened", recovery=db.recovery)
         _schedule(
