@@ -31,7 +31,7 @@ from wheeldb.engine.hot import HotTable
 from wheeldb.engine.lateness import Lateness
 from wheeldb.engine.names import lookup_id
 from wheeldb.engine.row import Finished, Row
-from wheeldb.engine.state import State
+from wheeldb.engine.state import Awaited, State
 from wheeldb.engine.window import Window
 from wheeldb.errors import StorageFullError
 from wheeldb.events import ELAPSED, WALL, F, Kind
@@ -442,14 +442,14 @@ class Engine:
         """Have the end of a task kept for the length of a block, whatever its id."""
         awaited = self.state.awaited
         with self.lock:
-            kept = awaited.setdefault(number, [0, None])
-            kept[0] += 1
+            kept = awaited.setdefault(number, Awaited())
+            kept.waiters_count += 1
         try:
-            yield lambda: kept[1]
+            yield lambda: kept.end
         finally:
             with self.lock:
-                kept[0] -= 1
-                if not kept[0]:
+                kept.waiters_count -= 1
+                if not kept.waiters_count:
                     awaited.pop(number, None)
 
     def queue_changed(self) -> None:

@@ -443,6 +443,6 @@ def _finish(
     fields |= {number: value for number, value in more.items() if value is not None}
     finished = Finished(lsn, fields)
     if awaited is not None:
-        awaited[1] = finished
+        awaited.end = finished
     if row.id is not None:
         state.keep_finished(finished)

@@ -45,9 +45,20 @@ if TYPE_CHECKING:
     from wheeldb.clock.timekeeper import Anchor
 
 __all__ = (
+    "Awaited",
     "State",
     "row_from_index",
 )
+
+
+class Awaited:
+    """The end of a task, once it has come, and how many wait for it."""
+
+    __slots__ = ("end", "waiters_count")
+
+    def __init__(self) -> None:
+        self.end: Finished | None = None
+        self.waiters_count = 0
 
 
 class State:
@@ -76,8 +87,8 @@ class State:
         self.pending_count = 0
         self.payload_bytes = 0
 
-        # Ends that somebody waits for, whatever the id: how many wait, and the end.
-        self.awaited: dict[int, list] = {}  # type: ignore[type-arg]
+        # Ends that somebody waits for, whatever the id.
+        self.awaited: dict[int, Awaited] = {}
 
         self.undo: Undo | None = None
         # What the window has to look at once the events stand: old and new rows, and

@@ -119,8 +119,8 @@ def roll_back(state: "State", undo: Undo) -> None:
     state.lanes.cut(undo.lanes_count)
     state.lanes.expiring = undo.expiring
     for kept in state.awaited.values():
-        if kept[1] is not None and kept[1].lsn >= first_lsn:
-            kept[1] = None
+        if kept.end is not None and kept.end.lsn >= first_lsn:
+            kept.end = None
     if state.touched is not None:
         del state.touched[undo.touched_count :]
     for name, value in zip(_REPLACED, undo.tables, strict=True):
