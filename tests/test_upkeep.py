@@ -11,8 +11,8 @@ from driver_helpers import START, Background, Driven
 from field_helpers import Bench
 
 import wheeldb
-from wheeldb import care
 from wheeldb.engine.engine import Thresholds
+from wheeldb.engine.snapshots import snapshot_payloads
 
 HOUR = 3_600
 
@@ -156,17 +156,16 @@ class TestHowLongASnapshotSeesTheIndex:
         self, bench: Bench, seconds: float, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """Let each of a snapshot's three pieces take so long."""
-        pieces = care.snapshot_payloads
 
         def slowly(*args: Any) -> Iterator[bytes]:
-            for piece in pieces(*args):
+            for piece in snapshot_payloads(*args):
                 bench.clock.advance(seconds)
                 yield piece
 
         bench.db.schedule("a", delay=100 * HOUR)
         bench.db.schedule("a", delay=0, id="b")
         assert bench.started() == ["b"]
-        monkeypatch.setattr(care, "snapshot_payloads", slowly)
+        monkeypatch.setattr("wheeldb.care.snapshot_payloads", slowly)
 
     def test_a_minute_is_enough(self, monkeypatch: pytest.MonkeyPatch) -> None:
         with Bench() as bench:
