@@ -267,6 +267,25 @@ def test_a_watch_goes_on_where_the_log_ends(bench: Bench) -> None:
     assert (event.id, event.kind) == ("after", "scheduled")
 
 
+def test_a_watch_reads_what_has_come_and_no_more(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    db, lengths, read = bench.db, [], bench.disk.pread
+    db.schedule_many([NewTask("task", b"x" * 30_000, delay=60)] * 100)
+    watch = db.watch()
+    assert kinds(list(islice(watch, 101))) == ["opened"] + ["scheduled"] * 100
+
+    def counted(handle: int, length: int, offset: int) -> bytes:
+        lengths.append(length)
+        return read(handle, length, offset)
+
+    monkeypatch.setattr(bench.disk, "pread", counted)
+    for number in range(10):
+        db.schedule("task", delay=60, id=f"task {number}")
+        assert next(watch).id == f"task {number}"
+    assert sum(lengths) <= 10 * 2**16
+
+
 def test_a_watch_tells_what_is_synced_and_nothing_else() -> None:
     with Bench(durability="written") as bench:
         db = bench.db

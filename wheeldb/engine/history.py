@@ -15,6 +15,7 @@ from wheeldb.engine.row import generated_id
 from wheeldb.engine.values import instant
 from wheeldb.errors import Compacted
 from wheeldb.events import FIELD_NAMES, EventRecord, F, Kind, iterate_events
+from wheeldb.log.follower import LogFollower
 from wheeldb.log.frame import Frame
 from wheeldb.log.reader import LogScan
 from wheeldb.log.segment import list_segments
@@ -187,9 +188,7 @@ class TaskIds:
                     self.learn(number, event.id)
 
 
-def iterate_log(
-    engine: Engine, from_lsn: int, ids: TaskIds | None = None
-) -> Iterator[Event]:
+def iterate_log(engine: Engine, from_lsn: int) -> Iterator[Event]:
     """Yield every durable event above an LSN that the log still has.
 
     Raises:
@@ -198,17 +197,12 @@ def iterate_log(
     durable_lsn = engine.committer.durable_lsn
     if durable_lsn <= from_lsn:
         return
-    try:
-        scan = scan_frames(engine, from_lsn)
-        ids = ids or TaskIds(engine, max(from_lsn, oldest_lsn(scan) - 1))
-        for frame in scan:
-            if frame.header.last_lsn > durable_lsn:
-                return
-            for event, _ in events_of_frame(frame, ids):
-                if event.lsn > from_lsn:
-                    yield event
-    except FileNotFoundError as error:
-        raise Compacted(oldest_lsn(scan_frames(engine, from_lsn))) from error
+    follower = _follow(engine, from_lsn)
+    ids = TaskIds(engine, max(from_lsn, follower.oldest_lsn - 1))
+    for frame in follower.frames(durable_lsn):
+        for event, _ in events_of_frame(frame, ids):
+            if event.lsn > from_lsn:
+                yield event
 
 
 def watch_events(
@@ -220,20 +214,30 @@ def watch_events(
         Compacted: If some of them are gone.
     """
     ids = TaskIds(engine, from_lsn)
+    follower: LogFollower | None = None
+    told_lsn = from_lsn
     while True:
         ticket = engine.ticket
         require_open()
         durable_lsn = engine.committer.durable_lsn
-        if durable_lsn > from_lsn:
-            first_lsn = oldest_lsn(scan_frames(engine, from_lsn))
-            if first_lsn > from_lsn + 1:
-                raise Compacted(first_lsn)
-            for event in iterate_log(engine, from_lsn, ids):
-                yield event
-                from_lsn = event.lsn
-            from_lsn = max(from_lsn, durable_lsn)
+        if durable_lsn > told_lsn:
+            if follower is None:
+                follower = _follow(engine, from_lsn)
+                if follower.is_cut:
+                    raise Compacted(follower.oldest_lsn)
+            for frame in follower.frames(durable_lsn):
+                for event, _ in events_of_frame(frame, ids):
+                    if event.lsn > from_lsn:
+                        yield event
+            told_lsn = durable_lsn
         elif not engine.wait_for_change(ticket, None):
             return
+
+
+def _follow(engine: Engine, from_lsn: int) -> LogFollower:
+    return LogFollower(
+        engine.disk, f"{engine.path}/log", database=engine.database, from_lsn=from_lsn
+    )
 
 
 def events_of_frame(

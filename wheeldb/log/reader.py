@@ -28,6 +28,7 @@ from wheeldb.log.frame import Flaw, Frame
 from wheeldb.log.segment import (
     SEGMENT_HEADER_BYTES,
     SegmentHeader,
+    SegmentName,
     list_segments,
     parse_segment_header,
     sync_directory,
@@ -36,7 +37,7 @@ from wheeldb.log.segment import (
 from wheeldb.log.source import ByteSource
 from wheeldb.log.tail import Tail, inspect_tail, refusal_of
 
-__all__ = ("LogEnd", "LogScan", "SegmentFile")
+__all__ = ("LogEnd", "LogScan", "SegmentFile", "read_segment_header")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -285,25 +286,9 @@ class LogScan:
             names, paths = [*older, *names], [*files, *paths]
         found: list[tuple[SegmentHeader, int]] = []
         for name, path in zip(names, paths, strict=True):
-            with ByteSource(self._disk, path) as source:
-                header = parse_segment_header(
-                    source.read(0, SEGMENT_HEADER_BYTES), path=path
-                )
-                found.append((header, source.size()))
-            if header.name != name:
-                raise CorruptionError(
-                    f"by its header the file is {header.name.file_name}",
-                    path=path,
-                    offset=0,
-                    lsn=name.first_lsn,
-                )
-            if database is None:
-                database = header.database
-            if header.database != database:
-                raise FormatError(
-                    f"{path} belongs to database {header.database.hex()}, this store "
-                    f"is {database.hex()}: move the file out of the directory"
-                )
+            header, size = read_segment_header(self._disk, path, name, database)
+            found.append((header, size))
+            database = header.database
         headers = [header for header, _ in found]
         successors: list[SegmentHeader | None] = [*headers[1:], None]
         segments = [
@@ -342,3 +327,36 @@ class LogScan:
                     path=segment.path,
                     offset=segment.file_bytes,
                 )
+
+
+def read_segment_header(
+    disk: Disk, path: str, name: SegmentName, database: bytes | None
+) -> tuple[SegmentHeader, int]:
+    """Return the verified header of a segment, and how long the file is.
+
+    Args:
+        disk: The seam to the file system.
+        path: The file.
+        name: What it is called.
+        database: The UUID that it must have; None takes its own.
+
+    Raises:
+        CorruptionError: If the header is damaged, or that of another segment.
+        FormatError: If it is of another database or a newer format.
+    """
+    with ByteSource(disk, path, piece_bytes=SEGMENT_HEADER_BYTES) as source:
+        header = parse_segment_header(source.read(0, SEGMENT_HEADER_BYTES), path=path)
+        size = source.size()
+    if header.name != name:
+        raise CorruptionError(
+            f"by its header the file is {header.name.file_name}",
+            path=path,
+            offset=0,
+            lsn=name.first_lsn,
+        )
+    if database is not None and header.database != database:
+        raise FormatError(
+            f"{path} belongs to database {header.database.hex()}, this store is "
+            f"{database.hex()}: move the file out of the directory"
+        )
+    return header, size

@@ -19,13 +19,16 @@ PIECE_BYTES = 2**20
 
 
 class ByteSource:
-    """Reads a file through one buffer of 1 MiB."""
+    """Reads a file through one buffer, of 1 MiB unless said otherwise."""
 
-    def __init__(self, disk: Disk, path: str) -> None:
+    def __init__(
+        self, disk: Disk, path: str, *, piece_bytes: int = PIECE_BYTES
+    ) -> None:
         """Open the file; close it with the `with` block."""
         self.path = path
         self.fd = disk.open(path, readonly=True)
         self._disk = disk
+        self._piece_bytes = piece_bytes
         self._buffer = b""
         self._base = 0
 
@@ -55,9 +58,9 @@ class ByteSource:
         start = offset - self._base
         if start >= 0 and start + length <= len(self._buffer):
             return self._buffer[start : start + length]
-        if length >= PIECE_BYTES:
+        if length >= self._piece_bytes:
             return self._pread(length, offset)
-        self._buffer = self._pread(PIECE_BYTES, offset)
+        self._buffer = self._pread(self._piece_bytes, offset)
         self._base = offset
         return self._buffer[:length]
 
