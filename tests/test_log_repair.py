@@ -38,7 +38,7 @@ from wheeldb.log.frame import FrameType, lsn_bound
 from wheeldb.log.reader import LogScan
 from wheeldb.log.repair import Opening, create, repair
 from wheeldb.log.segment import LogSyncError, list_segments
-from wheeldb.testing.disk import CrashableDisk, PowerCut
+from wheeldb.testing import CrashableDisk, PowerCut
 
 
 def torn_log(seed: int = 0) -> tuple[CrashableDisk, list[Row]]:

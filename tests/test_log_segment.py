@@ -24,7 +24,7 @@ from wheeldb.log.segment import (
     pack_segment_header,
     parse_segment_header,
 )
-from wheeldb.testing.disk import CrashableDisk, PowerCut
+from wheeldb.testing import CrashableDisk, PowerCut
 
 HEADER = SegmentHeader(
     incarnation=3,

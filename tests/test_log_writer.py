@@ -29,7 +29,7 @@ from wheeldb.disk import Data
 from wheeldb.log.frame import Frame, FrameType, frame_bytes, lsn_bound
 from wheeldb.log.segment import SEGMENT_HEADER_BYTES, LogSyncError, list_segments
 from wheeldb.log.writer import LogWriter, Placed
-from wheeldb.testing.disk import CrashableDisk, PowerCut
+from wheeldb.testing import CrashableDisk, PowerCut
 
 
 class WatchedDisk(CrashableDisk):

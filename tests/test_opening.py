@@ -10,7 +10,7 @@ import wheeldb
 from wheeldb.clock import Waiter
 from wheeldb.clock.system import SystemClock
 from wheeldb.testing import CrashableDisk, ManualClock
-from wheeldb.testing.disk import MemoryLock
+from wheeldb.testing.lock import MemoryLock
 
 
 class ClockWithoutWaiter(SystemClock):

@@ -255,7 +255,7 @@ class TestPower:
         with pytest.raises(PowerCut):
             disk.sync(handle)
 
-        disk.restart()
+        disk.kill()
 
         with raises_errno(errno.EBADF):
             disk.sync(handle)

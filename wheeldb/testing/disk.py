@@ -17,6 +17,10 @@ n-th operation from now, which raises `PowerCut` until `crash` decides what surv
 "subset" or "torn" gives every state in the middle of operation n. `kill` ends the
 process only: what was written is still there.
 
+To try many cuts of one run, don't run again for each: `watch` the operations, choose an
+`image` at any of them, and go on with `after(image)`, another disk. `crash_sweep` in
+`wheeldb.testing.sweep` does that for a whole program.
+
 There are no links, permissions or times, and no call takes time.
 """
 
@@ -25,17 +29,25 @@ import errno
 import os
 import threading
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from random import Random
 
 from wheeldb.disk import Data, FileInfo, LockHeld
-from wheeldb.index import MemoryIndex
-from wheeldb.testing.faults import Faults, Operation, PowerCut, disk_error
+from wheeldb.index import IndexDamaged
+from wheeldb.testing.faults import (
+    AFTER_FAILED_SYNC,
+    Faults,
+    Operation,
+    disk_error,
+)
+from wheeldb.testing.images import Image
+from wheeldb.testing.index import INDEX_FATES, CrashableIndex
+from wheeldb.testing.lock import MemoryLock
 from wheeldb.testing.pieces import BLOCK_BYTES, Directory, File
 from wheeldb.testing.profiles import PROFILES
 from wheeldb.testing.tree import Tree
 
-__all__ = ("CrashableDisk", "MemoryLock", "Operation", "PowerCut")
+__all__ = ("CrashableDisk",)
 
 # Far from the descriptors of the process: a mix-up is EBADF, not another file.
 _FIRST_HANDLE = 1_000_000
@@ -55,10 +67,12 @@ class CrashableDisk:
         seed: Decides every random choice.
         flash: What `is_flash` answers.
         file_system: What `file_system` answers.
+        failed_sync: What a failed sync leaves, one of `AFTER_FAILED_SYNC`.
 
     Attributes:
         index_factory: As in `Disk`; makes an index in memory for each path.
-        indexes: The indexes on this disk, by path. What was applied to one is durable.
+        indexes: The indexes on this disk, by path. What was applied to one is durable,
+            unless a crash is told otherwise (`wheeldb.testing.index`).
     """
 
     def __init__(
@@ -67,9 +81,15 @@ class CrashableDisk:
         *,
         flash: bool | None = False,
         file_system: str = "memory",
+        failed_sync: str = "keep",
     ) -> None:
+        if failed_sync not in AFTER_FAILED_SYNC:
+            raise ValueError(f"failed_sync {failed_sync!r}: {AFTER_FAILED_SYNC}")
         self.index_factory: Callable[[str], object] | None = self._make_index
-        self.indexes: dict[str, object] = {}
+        self.indexes: dict[str, CrashableIndex] = {}
+        self._failed_sync = failed_sync
+        # Inodes whose last sync has failed unsaid, and the error that is owed.
+        self._owed: dict[int, int] = {}
         self._random = Random(seed)
         self._flash = flash
         self._file_system = file_system
@@ -112,6 +132,8 @@ class CrashableDisk:
                 raise disk_error(errno.EEXIST, path)
             else:
                 file = self._tree.file(path)
+            if self._failed_sync == "evict":
+                file.forget_failed()
             handle = self._next_handle
             self._next_handle += 1
             self._handles[handle] = _Handle(file, path, readonly)
@@ -241,7 +263,7 @@ class CrashableDisk:
             )
 
     def drop_cache(self, handle: int) -> None:
-        """Evict clean pages: what a failed sync lost is gone for readers, too."""
+        """Evict a file's clean pages, see `drop_caches`."""
         with self._mutex:
             self._opened(handle).file.forget_failed()
 
@@ -253,7 +275,7 @@ class CrashableDisk:
         """Return the answer given to the constructor."""
         return self._flash
 
-    def lock(self, path: str, *, attempts: int = 5, delay_ms: int = 50) -> "MemoryLock":
+    def lock(self, path: str, *, attempts: int = 5, delay_ms: int = 50) -> MemoryLock:
         """Take the lock on a file, creating it; there is nothing to wait for."""
         with self._mutex:
             found = self._find(path)
@@ -262,7 +284,7 @@ class CrashableDisk:
             if file.number in self._locks:
                 holder = self._locks[file.number].holder
                 raise LockHeld(path, holder, is_ours=True)
-            lock = MemoryLock(self, file, path)
+            lock = MemoryLock(path, file, self._write_holder, self._release)
             self._locks[file.number] = lock
             if file.cached.size:
                 self._tree.resize(file, 0)
@@ -272,36 +294,111 @@ class CrashableDisk:
 
     def crash(
         self,
-        profile: str = "subset",
+        profile: str | Image = "subset",
         *,
         keep: Collection[int] | None = None,
         random: Random | None = None,
+        index: str = "new",
     ) -> list[str]:
         """Cut the power and switch it on again: the disk holds what survived.
 
         Handles and locks of before are gone. Armed faults and the capacity stay.
 
         Args:
-            profile: What may survive; see `wheeldb.testing.profiles`.
+            profile: What may survive; see `wheeldb.testing.profiles`. Or an image.
             keep: Exactly these survive, by their index in `pending()`, for trying all
                 selections of a few. Whether a rename may split is the profile's.
             random: Chooses in place of the disk's seed (Hypothesis' `randoms()`).
+            index: What becomes of every index; see `wheeldb.testing.index`.
 
         Returns:
             What was lost, torn or damaged, in words.
         """
-        if profile not in PROFILES:
-            message = f"no crash profile {profile!r}; choose from {list(PROFILES)}"
-            raise ValueError(message)
         with self._mutex:
-            story = self._tree.crash(profile, random or self._random, keep)
+            image = profile
+            if isinstance(image, str):
+                image = self.image(image, keep=keep, random=random, index=index)
+            story = self.describe(image)
+            self._tree = self._tree.after(image)
+            self.indexes = self._indexes_after(image, self)
             self._forget_process()
             return story
+
+    def image(
+        self,
+        profile: str = "subset",
+        *,
+        keep: Collection[int] | None = None,
+        random: Random | None = None,
+        index: str = "new",
+    ) -> Image:
+        """Choose what a power cut would leave now; the arguments are those of `crash`.
+
+        It is for this disk as it stands, or a clone: for `crash`, `after`, `describe`.
+        """
+        if profile not in PROFILES:
+            raise ValueError(f"no crash profile {profile!r}: {list(PROFILES)}")
+        if index not in INDEX_FATES:
+            raise ValueError(f"no fate of an index {index!r}: {INDEX_FATES}")
+        with self._mutex:
+            random = random or self._random
+            image = self._tree.image(profile, random, keep)
+            if index == "new":
+                return image
+            fates = tuple((p, index, random.getrandbits(32)) for p in self.indexes)
+            return replace(image, indexes=fates)
+
+    def prefixes(self, profile: str = "prefix") -> list[Image]:
+        """Return every image that keeps the first n pieces, from none to all."""
+        with self._mutex:
+            return list(self._tree.prefixes(profile))
+
+    def describe(self, image: Image) -> list[str]:
+        """Return in words what an image loses, tears and damages."""
+        with self._mutex:
+            story = self._tree.describe(image)
+        return story + [f"index {path}: {fate}" for path, fate, _ in image.indexes]
+
+    def after(self, image: Image, *, seed: int = 0) -> "CrashableDisk":
+        """Return another disk as it is after that cut; this one stays as it is."""
+        with self._mutex:
+            other = self._twin(seed)
+            other._tree = self._tree.after(image)
+            other._faults = self._faults.copy(with_operations=False)
+            other.indexes = self._indexes_after(image, other)
+            return other
+
+    def _indexes_after(
+        self, image: Image, disk: "CrashableDisk"
+    ) -> dict[str, CrashableIndex]:
+        fates = {path: (fate, Random(seed)) for path, fate, seed in image.indexes}
+        return {
+            path: index.after(*fates.get(path, ("new", Random(0))), disk._enter_index)
+            for path, index in self.indexes.items()
+        }
+
+    def watch(self, watcher: Callable[[Operation], None] | None) -> None:
+        """Let a function be called before each operation that counts for `crash_at`.
+
+        It may look at this disk and choose images.
+        """
+        self._faults.watcher = watcher
+
+    def settle(self) -> None:
+        """Make everything durable, as if the disk had been at rest for long."""
+        with self._mutex:
+            self._tree.settle()
+            self.indexes = self._indexes_after(Image(profile="all"), self)
 
     def crash_at(self, operation: int) -> None:
         """Cut the power before the n-th operation from now; 1 is the next one."""
         with self._mutex:
             self._faults.crash_at(operation)
+
+    def drop_caches(self) -> None:
+        """Evict all clean pages: what failed syncs lost is gone for readers, too."""
+        with self._mutex:
+            self._tree.forget_failed()
 
     def kill(self) -> None:
         """End the process: handles and locks go, written bytes and names stay.
@@ -312,13 +409,10 @@ class CrashableDisk:
             self._tree.unpin_all()
             self._forget_process()
 
-    def restart(self) -> None:
-        """Go on after `crash_at` as if only the process had died, as `kill` does."""
-        self.kill()
-
     def _forget_process(self) -> None:
         self._handles.clear()
         self._locks.clear()
+        self._owed.clear()
         self._faults.restore_power()
 
     def pending(self, profile: str = "subset") -> list[str]:
@@ -333,22 +427,43 @@ class CrashableDisk:
         next random choices are those of this disk.
         """
         with self._mutex:
-            other = CrashableDisk(
-                seed or 0, flash=self._flash, file_system=self._file_system
-            )
+            other = self._twin(seed or 0)
             if seed is None:
                 other._random.setstate(self._random.getstate())
-            if self.index_factory != self._make_index:
-                other.index_factory = self.index_factory
-            copied = copy.deepcopy(
-                (self._tree, self._handles, self._faults, self.indexes)
-            )
-            other._tree, other._handles, other._faults, other.indexes = copied
-            other._next_handle = self._next_handle
+            copied = copy.deepcopy((self._tree, self._handles))
+            other._tree, other._handles = copied
+            other._faults = self._faults.copy(with_operations=True)
+            other._owed = self._owed.copy()
+            other.indexes = {
+                path: index.clone(other._enter_index)
+                for path, index in self.indexes.items()
+            }
             return other
 
-    def _make_index(self, path: str) -> object:
-        return self.indexes.setdefault(path, MemoryIndex(path))
+    def _twin(self, seed: int) -> "CrashableDisk":
+        """Return a disk of the same make."""
+        other = CrashableDisk(
+            seed,
+            flash=self._flash,
+            file_system=self._file_system,
+            failed_sync=self._failed_sync,
+        )
+        if self.index_factory != self._make_index:
+            other.index_factory = self.index_factory
+        other._next_handle = self._next_handle
+        return other
+
+    def _make_index(self, path: str) -> CrashableIndex:
+        if path not in self.indexes:
+            self.indexes[path] = CrashableIndex(path, self._enter_index)
+        return self.indexes[path]
+
+    def _enter_index(self, path: str) -> None:
+        with self._mutex:
+            fault = self._faults.enter("index", path, is_change=True)
+        if isinstance(fault, int):
+            # As LMDB's errors are told.
+            raise IndexDamaged(os.strerror(fault), path=path, code=fault)
 
     # Failing.
 
@@ -364,10 +479,12 @@ class CrashableDisk:
         """Make the nth call of an operation from now fail, or all from then on.
 
         A failed sync marks what was pending clean, as kernels do: later syncs succeed
-        without writing it, readers see it until `drop_cache`, and a crash may lose it.
+        without writing it, and a crash may lose it. What readers see until then is up
+        to `failed_sync`.
 
         Args:
-            operation: A method of the protocol, such as "sync_data".
+            operation: A method of the protocol, such as "sync_data", or "index": a
+                commit of an index.
             error: An errno, or "short" for half a `pread` or `pwrite`.
             nth: 1 is the next call.
             forever: Whether it goes on failing, until `heal`.
@@ -445,20 +562,26 @@ class CrashableDisk:
 
     def _sync(self, name: str, inode: File | Directory, path: str) -> None:
         fault = self._faults.enter(name, path, is_change=True)
-        if fault is None:
+        owed = self._owed.pop(inode.number, None)
+        if fault is None and owed is None:
             self._tree.sync(inode)
-        else:
-            inode.fail_sync()
-            _raise(fault, path)
+            return
+        inode.fail_sync()
+        if self._failed_sync == "revert":
+            inode.forget_failed()
+        if self._failed_sync == "late" and isinstance(fault, int):
+            self._owed[inode.number] = fault
+            fault = None
+        _raise(fault if owed is None else owed, path)
 
-    def _write_holder(self, lock: "MemoryLock", text: str) -> None:
+    def _write_holder(self, lock: MemoryLock, text: str) -> None:
         with self._mutex:
             self._enter("pwrite", lock.path)
             line = text.encode("utf-8", "replace") + b"\n"
             self._tree.write(lock.file, line, 0, lock.path)
             self._tree.resize(lock.file, len(line))
 
-    def _release(self, lock: "MemoryLock") -> None:
+    def _release(self, lock: MemoryLock) -> None:
         with self._mutex:
             if self._locks.get(lock.file.number) is lock:
                 del self._locks[lock.file.number]
@@ -470,25 +593,6 @@ class CrashableDisk:
         with self._mutex:
             self._enter("list", path, is_change=False)
             return sorted(self._tree.directory(path).cached.inodes)
-
-
-class MemoryLock:
-    """A lock on a `CrashableDisk`. A crash or kill ends it."""
-
-    def __init__(self, disk: CrashableDisk, file: File, path: str) -> None:
-        self.file = file
-        self.path = path
-        self.holder = ""
-        self._disk = disk
-
-    def write(self, text: str) -> None:
-        """Replace the line that tells people who holds the lock."""
-        self._disk._write_holder(self, text)
-        self.holder = text
-
-    def release(self) -> None:
-        """Give the lock up; nothing if it is gone already."""
-        self._disk._release(self)
 
 
 def _raise(fault: int | str | None, path: str) -> None:

@@ -9,14 +9,27 @@ It decides *that* a call fails; what a failing call does to the files is the dis
 """
 
 import os
-from dataclasses import dataclass
-from typing import NamedTuple
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, NamedTuple
 
-__all__ = ("Faults", "Operation", "PowerCut", "disk_error")
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+__all__ = ("AFTER_FAILED_SYNC", "Faults", "Operation", "PowerCut", "disk_error")
+
+# What a file system does once a sync has failed, all seen by Rebello et al., "Can
+# Applications Recover from fsync Failures?", USENIX ATC 2020. Everywhere the pages
+# count as clean, so that no later sync writes them.
+AFTER_FAILED_SYNC = (
+    "keep",  # ext4 and XFS: readers see the new bytes, until `drop_caches` or a crash
+    "evict",  # the same, and the pages are gone when the file is opened next
+    "revert",  # Btrfs: readers see the old bytes at once
+    "late",  # ext4 with data=journal: this sync succeeds, the next one fails
+)
 
 _OPERATIONS = frozenset(
     {
-        "allocate", "close", "info", "list", "lock", "make_directory",
+        "allocate", "close", "index", "info", "list", "lock", "make_directory",
         "open", "pread", "pwrite", "remove_directory", "rename", "size", "sync",
         "sync_data", "sync_directory", "truncate", "unlink",
     }
@@ -57,9 +70,11 @@ class Faults:
     Attributes:
         operations: Every operation that `crash_at` counts.
         is_cut: Whether the power is gone.
+        watcher: Is called before each of those operations.
     """
 
     def __init__(self) -> None:
+        self.watcher: Callable[[Operation], None] | None = None
         self.operations: list[Operation] = []
         self.is_cut = False
         self._operations_left: int | None = None
@@ -101,6 +116,15 @@ class Faults:
         """Disarm every fault."""
         self._faults.clear()
 
+    def copy(self, *, with_operations: bool) -> "Faults":
+        """Return the same faults and cut for another disk, without the watcher."""
+        twin = Faults()
+        twin._faults = [replace(fault) for fault in self._faults]
+        if with_operations:
+            twin.operations = self.operations.copy()
+            twin.is_cut, twin._operations_left = self.is_cut, self._operations_left
+        return twin
+
     def check_power(self, what: str) -> None:
         """Raise `PowerCut` if the power is gone."""
         if self.is_cut:
@@ -112,6 +136,8 @@ class Faults:
         Raises:
             PowerCut: in place of the operation, which then isn't counted.
         """
+        if is_change and not self.is_cut and self.watcher is not None:
+            self.watcher(Operation(name, path))
         if is_change and not self.is_cut and self._operations_left is not None:
             self._operations_left -= 1
             self.is_cut = self._operations_left == 0

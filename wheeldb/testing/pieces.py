@@ -1,6 +1,6 @@
 """Files and directories that remember which of their changes are durable.
 
-An inode is two images and the changes between them:
+An inode is two versions and the changes between them:
 
     durable    what is on the medium for certain
     pieces     the changes since, oldest first, each pending, synced or failed
@@ -16,9 +16,9 @@ flushes can be played. This module draws no random numbers and raises nothing.
 """
 
 import enum
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Generic, NamedTuple, Protocol, TypeAlias, TypeVar
+from typing import Generic, NamedTuple, Protocol, Self, TypeAlias, TypeVar
 
 __all__ = (
     "BLOCK_BYTES",
@@ -29,12 +29,12 @@ __all__ = (
     "Entry",
     "File",
     "Fragment",
-    "Image",
     "Inode",
     "Names",
     "Piece",
     "Resize",
     "State",
+    "Version",
     "Write",
     "fragments_of",
 )
@@ -94,7 +94,7 @@ class Piece:
     twin: "Piece | None" = None
 
 
-class Image(Protocol):
+class Version(Protocol):
     """One version of a file or directory."""
 
     def apply(self, change: Change) -> None:
@@ -103,8 +103,11 @@ class Image(Protocol):
     def settle(self) -> None:
         """Forget what no reader can see."""
 
+    def copy(self) -> Self:
+        """Return a copy."""
 
-ImageT = TypeVar("ImageT", bound=Image)
+
+VersionT = TypeVar("VersionT", bound=Version)
 
 
 class Content:
@@ -116,7 +119,7 @@ class Content:
 
     __slots__ = ("data", "size")
 
-    def __init__(self, data: bytes = b"") -> None:
+    def __init__(self, data: bytes | bytearray = b"") -> None:
         self.data = bytearray(data)
         self.size = len(data)
 
@@ -138,6 +141,12 @@ class Content:
         """Forget the bytes beyond the length."""
         del self.data[self.size :]
 
+    def copy(self) -> "Content":
+        """Return a copy."""
+        twin = Content(self.data)
+        twin.size = self.size
+        return twin
+
     def read(self, size: int, offset: int) -> bytes:
         """Return up to `size` bytes at `offset`."""
         end = min(offset + size, self.size)
@@ -150,8 +159,8 @@ class Names:
 
     __slots__ = ("inodes",)
 
-    def __init__(self) -> None:
-        self.inodes: dict[str, int] = {}
+    def __init__(self, inodes: Mapping[str, int] | None = None) -> None:
+        self.inodes = dict(inodes or {})
 
     def apply(self, change: Change) -> None:
         """Make one change."""
@@ -164,18 +173,29 @@ class Names:
     def settle(self) -> None:
         """Do nothing: every name is visible."""
 
+    def copy(self) -> "Names":
+        """Return a copy."""
+        return Names(self.inodes)
 
-class Inode(Generic[ImageT]):
-    """A file or directory: two images and the pieces between them."""
 
-    def __init__(self, number: int, durable: ImageT, cached: ImageT) -> None:
+class Inode(Generic[VersionT]):
+    """A file or directory: two versions and the pieces between them.
+
+    Without pieces the two are one object, and an inode that has survived a crash shares
+    it with the one before; whoever changes a version makes it his own first.
+    """
+
+    def __init__(self, number: int, durable: VersionT) -> None:
         self.number = number
         self.durable = durable
-        self.cached = cached
+        self.cached = durable
         self.pieces: list[Piece] = []
+        self._is_shared = False
 
     def add(self, piece: Piece) -> None:
         """Make a change that readers see at once."""
+        if self.cached is self.durable:
+            self.cached = self.durable.copy()
         for change in piece.changes:
             self.cached.apply(change)
         self.pieces.append(piece)
@@ -194,7 +214,7 @@ class Inode(Generic[ImageT]):
                 piece.state = State.FAILED
 
     def merge(self, flush: int) -> None:
-        """Move the pieces synced up to a flush into the durable image.
+        """Move the pieces synced up to a flush into the durable version.
 
         One that stands behind an unsynced piece has to wait for it.
         """
@@ -202,56 +222,62 @@ class Inode(Generic[ImageT]):
         for piece in self.pieces:
             if piece.state is not State.SYNCED or piece.flush > flush:
                 break
+            if self._is_shared:
+                self.durable = self.durable.copy()
+                self._is_shared = False
             for change in piece.changes:
                 self.durable.apply(change)
             count += 1
         del self.pieces[:count]
 
-    def survive(self, changes: Iterable[Change]) -> None:
-        """Make the durable image, changed so, the only truth."""
-        for change in changes:
-            self.durable.apply(change)
-        self.durable.settle()
-        self.pieces.clear()
-        self.show_durable()
-
     def forget_failed(self) -> None:
         """Drop the failed pieces from the cache, as an evicted page drops them."""
         if all(piece.state is not State.FAILED for piece in self.pieces):
             return
-        self.pieces = [p for p in self.pieces if p.state is not State.FAILED]
-        self.show_durable()
-        for piece in self.pieces:
-            for change in piece.changes:
-                self.cached.apply(change)
+        left = [p for p in self.pieces if p.state is not State.FAILED]
+        self.pieces, self.cached = [], self.durable
+        for piece in left:
+            self.add(piece)
 
-    def show_durable(self) -> None:
-        """Make the cached image a copy of the durable one."""
-        raise NotImplementedError
+    def _survive(self, twin: Self, changes: Iterable[Change]) -> None:
+        """Let a new inode begin with the durable version, changed so."""
+        self._is_shared = twin._is_shared = True
+        for change in changes:
+            if twin._is_shared:
+                twin.durable = self.durable.copy()
+                twin._is_shared = False
+            twin.durable.apply(change)
+        if not twin._is_shared:
+            twin.durable.settle()
+        twin.cached = twin.durable
 
 
 class File(Inode[Content]):
     """A regular file; `blocks` are the numbers of its allocated blocks."""
 
-    def __init__(self, number: int, data: bytes = b"") -> None:
-        super().__init__(number, Content(data), Content(data))
-        self.blocks: set[int] = set(range(-(-len(data) // BLOCK_BYTES)))
+    def __init__(self, number: int, durable: Content | None = None) -> None:
+        super().__init__(number, Content() if durable is None else durable)
+        self.blocks: set[int] = set()
 
-    def show_durable(self) -> None:
-        """Make the cached image a copy of the durable one."""
-        self.cached.data[:] = self.durable.data
-        self.cached.size = self.durable.size
+    def survivor(self, changes: Iterable[Change]) -> "File":
+        """Return what a power cut leaves of it: the durable version, changed so."""
+        twin = File(self.number, self.durable)
+        twin.blocks = set(self.blocks)
+        self._survive(twin, changes)
+        return twin
 
 
 class Directory(Inode[Names]):
     """A directory."""
 
-    def __init__(self, number: int) -> None:
-        super().__init__(number, Names(), Names())
+    def __init__(self, number: int, durable: Names | None = None) -> None:
+        super().__init__(number, Names() if durable is None else durable)
 
-    def show_durable(self) -> None:
-        """Make the cached image a copy of the durable one."""
-        self.cached.inodes = dict(self.durable.inodes)
+    def survivor(self, changes: Iterable[Change]) -> "Directory":
+        """Return what a power cut leaves of it: the durable version, changed so."""
+        twin = Directory(self.number, self.durable)
+        self._survive(twin, changes)
+        return twin
 
     def inodes_ever(self) -> Iterator[int]:
         """Yield every inode that a name leads to, now or after some power cut."""

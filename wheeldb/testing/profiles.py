@@ -10,24 +10,28 @@
     stale_tail     lengths and names kept, data lost: zeros, garbage, deleted bytes
     failed_sync    everything but what a failed sync reported lost
     lying_sync     subset, reaching back over the last flushes that claimed success
-    damage         everything, and one durable thing is damaged (`damage`)
+    damage         everything, and one durable thing is damaged (`plan_damage`)
 
 The reasons are those of real file systems and media: reordering and split renames as
 searched by ALICE (Pillai et al., OSDI 2014), torn and shorn writes and lost flushes as
 measured by Zheng et al., "Understanding the Robustness of SSDs under Power Fault", FAST
-2013. Each function is a pure choice from its `random`; nothing here touches a file.
+2013.
+
+Each function names what becomes of the fragments that don't simply survive, as a list
+of `Fate`; it is a pure choice from its `random`, and nothing here touches a file.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from random import Random
+from typing import NamedTuple
 
 from wheeldb.testing.pieces import (
     BLOCK_BYTES,
     SECTOR_BYTES,
     Change,
     Content,
-    Entry,
     Fragment,
+    Resize,
     State,
     Write,
 )
@@ -36,16 +40,43 @@ __all__ = (
     "LYING_FLUSHES_MAX",
     "PROFILES",
     "Choice",
-    "damage",
-    "describe",
+    "Damage",
+    "Fate",
+    "lose_behind",
+    "plan_damage",
     "splits_names",
 )
 
 # How many flushes a lying drive may lose.
 LYING_FLUSHES_MAX = 4
 
-# Later than every call.
-_LAST = 1 << 62
+
+class Fate(NamedTuple):
+    """What becomes of one fragment, where it doesn't simply survive.
+
+    Attributes:
+        place: Its place among all fragments.
+        instead: What arrives in its place, None for nothing.
+        is_beside: Whether that arrives in addition, after everything else.
+    """
+
+    place: int
+    instead: Change | None = None
+    is_beside: bool = False
+
+
+class Damage(NamedTuple):
+    """What decay does to one file, whatever was synced.
+
+    Attributes:
+        path: The file.
+        kind: In words; "missing" takes the name away.
+        changes: What it does to the bytes.
+    """
+
+    path: str
+    kind: str
+    changes: tuple[Change, ...]
 
 
 class Choice:
@@ -66,14 +97,23 @@ class Choice:
         self.stale = stale
         self.flush = flush
 
-    def keep(self, wanted: Callable[[Fragment], bool]) -> list[Fragment]:
-        """Return the synced fragments and the others that are wanted."""
-        return [f for f in self.fragments if f.state is State.SYNCED or wanted(f)]
+    def unsafe(self) -> Iterator[tuple[int, Fragment]]:
+        """Yield the fragments that no sync has covered, with their places."""
+        for index, fragment in enumerate(self.fragments):
+            if fragment.state is not State.SYNCED:
+                yield index, fragment
 
-    def coin(self) -> Callable[[Fragment], bool]:
-        """Return a coin, biased differently at each crash, to ask for each fragment."""
+    def unsafe_writes(self) -> Iterator[tuple[int, int, Write]]:
+        """Yield place, inode and change of those among them that are bytes."""
+        for index, fragment in self.unsafe():
+            number, change = fragment.parts[0]
+            if isinstance(change, Write):
+                yield index, number, change
+
+    def coin(self) -> Callable[[], bool]:
+        """Return a coin, biased differently at each crash, that says what is kept."""
         odds = self.random.choice((0.1, 0.5, 0.9))
-        return lambda _: self.random.random() < odds
+        return lambda: self.random.random() < odds
 
     def garbage(self, size: int) -> bytes:
         """Return bytes that nobody wrote."""
@@ -85,33 +125,38 @@ def splits_names(profile: str) -> bool:
     return profile == "split_rename"
 
 
-def _none(choice: Choice) -> list[Fragment]:
-    return choice.keep(lambda _: False)
+def lose_behind(choice: Choice, count: int) -> list[Fate]:
+    """Keep the first so many unsafe fragments."""
+    return [Fate(index) for index, _ in list(choice.unsafe())[count:]]
 
 
-def _all(choice: Choice) -> list[Fragment]:
-    return list(choice.fragments)
+def _none(choice: Choice) -> list[Fate]:
+    return lose_behind(choice, 0)
 
 
-def _prefix(choice: Choice) -> list[Fragment]:
-    unsynced = sum(f.state is not State.SYNCED for f in choice.fragments)
-    left = iter(range(choice.random.randint(0, unsynced)))
-    return choice.keep(lambda _: next(left, None) is not None)
+def _all(_: Choice) -> list[Fate]:
+    return []
 
 
-def _subset(choice: Choice) -> list[Fragment]:
-    return choice.keep(choice.coin())
+def _prefix(choice: Choice) -> list[Fate]:
+    unsafe = sum(1 for _ in choice.unsafe())
+    return lose_behind(choice, choice.random.randint(0, unsafe))
 
 
-def _torn(choice: Choice) -> list[Fragment]:
-    kept = []
-    for fragment in _subset(choice):
-        number, change = fragment.parts[0]
-        if fragment.state is not State.SYNCED and isinstance(change, Write):
-            torn = _tear(choice, change)
-            fragment = fragment._replace(parts=((number, torn),))
-        kept.append(fragment)
-    return kept
+def _subset(choice: Choice) -> list[Fate]:
+    coin = choice.coin()
+    return [Fate(index) for index, _ in choice.unsafe() if not coin()]
+
+
+def _torn(choice: Choice) -> list[Fate]:
+    fates = _subset(choice)
+    lost = {fate.place for fate in fates}
+    for index, _, write in choice.unsafe_writes():
+        if index not in lost:
+            torn = _tear(choice, write)
+            if torn != write:
+                fates.append(Fate(index, torn))
+    return fates
 
 
 def _tear(choice: Choice, write: Write) -> Write:
@@ -127,44 +172,39 @@ def _tear(choice: Choice, write: Write) -> Write:
     return write
 
 
-def _block(choice: Choice) -> list[Fragment]:
-    kept = _torn(choice)
-    for fragment in choice.fragments:
-        number, change = fragment.parts[0]
-        if fragment.state is State.SYNCED or not isinstance(change, Write):
-            continue
+def _block(choice: Choice) -> list[Fate]:
+    fates = _torn(choice)
+    for index, _, write in choice.unsafe_writes():
         if choice.random.random() < 0.5:
-            start = change.offset - change.offset % BLOCK_BYTES
+            start = write.offset - write.offset % BLOCK_BYTES
             start += choice.random.randrange(BLOCK_BYTES)
             room = BLOCK_BYTES - start % BLOCK_BYTES
-            size = choice.random.randint(1, min(room, SECTOR_BYTES))
-            hit = Write(start, choice.garbage(size))
-            kept.append(Fragment(_LAST, ((number, hit),)))
-    return kept
+            # Mostly a sector's worth; a controller that rewrites it may lose it all.
+            size = choice.random.choice(
+                (1, choice.random.randint(1, SECTOR_BYTES), BLOCK_BYTES)
+            )
+            size = min(size, room)
+            data = choice.random.choice((bytes(size), choice.garbage(size)))
+            fates.append(Fate(index, Write(start, data), is_beside=True))
+    return fates
 
 
-def _stale_tail(choice: Choice) -> list[Fragment]:
+def _stale_tail(choice: Choice) -> list[Fate]:
     """Lose each file's unsynced data from some point on and keep all lengths."""
     writes: dict[int, int] = {}
-    for fragment in choice.fragments:
-        number, change = fragment.parts[0]
-        if fragment.state is not State.SYNCED and isinstance(change, Write):
-            writes[number] = writes.get(number, 0) + 1
+    for _, number, _ in choice.unsafe_writes():
+        writes[number] = writes.get(number, 0) + 1
     left = {n: choice.random.randint(0, count) for n, count in sorted(writes.items())}
     fill = {n: choice.random.choice((_zeros, _garbage, _stale)) for n in sorted(writes)}
-    kept = []
-    for fragment in choice.fragments:
-        number, change = fragment.parts[0]
-        if fragment.state is State.SYNCED or not isinstance(change, Write):
-            kept.append(fragment)
-        elif left[number] > 0:
+    fates = []
+    for index, number, write in choice.unsafe_writes():
+        if left[number] > 0:
             left[number] -= 1
-            kept.append(fragment)
-        elif change.grew_from >= 0:
-            data = fill[number](choice, change)
-            lost: Change = Write(change.offset, data, change.grew_from)
-            kept.append(fragment._replace(parts=((number, lost),)))
-    return kept
+        elif write.grew_from >= 0:
+            fates.append(Fate(index, write._replace(data=fill[number](choice, write))))
+        else:
+            fates.append(Fate(index))
+    return fates
 
 
 def _zeros(_: Choice, write: Write) -> bytes:
@@ -185,23 +225,27 @@ def _stale(choice: Choice, write: Write) -> bytes:
     return old[start : start + len(write.data)].ljust(len(write.data), b"\0")
 
 
-def _failed_sync(choice: Choice) -> list[Fragment]:
-    return choice.keep(lambda fragment: fragment.state is not State.FAILED)
+def _failed_sync(choice: Choice) -> list[Fate]:
+    return [
+        Fate(index)
+        for index, fragment in choice.unsafe()
+        if fragment.state is State.FAILED
+    ]
 
 
-def _lying_sync(choice: Choice) -> list[Fragment]:
+def _lying_sync(choice: Choice) -> list[Fate]:
     # Flush 0 marks what never needed one.
     honest = max(0, choice.flush - choice.random.randint(1, LYING_FLUSHES_MAX))
     coin = choice.coin()
     return [
-        fragment
-        for fragment in choice.fragments
-        if (fragment.state is State.SYNCED and fragment.flush <= honest)
-        or coin(fragment)
+        Fate(index)
+        for index, fragment in enumerate(choice.fragments)
+        if not (fragment.state is State.SYNCED and fragment.flush <= honest)
+        and not coin()
     ]
 
 
-PROFILES: dict[str, Callable[[Choice], list[Fragment]]] = {
+PROFILES: dict[str, Callable[[Choice], list[Fate]]] = {
     "none": _none,
     "all": _all,
     "prefix": _prefix,
@@ -216,52 +260,37 @@ PROFILES: dict[str, Callable[[Choice], list[Fragment]]] = {
 }
 
 
-def damage(random: Random, files: dict[str, Content]) -> tuple[str, str]:
-    """Damage one of the files, chosen by size-blind chance, and say which and how.
-
-    Returns:
-        The path and the kind: "missing" is left to the caller, the others are done.
-    """
+def plan_damage(random: Random, files: Mapping[str, Content]) -> Damage:
+    """Choose one of the files, blind to its size, and what happens to it."""
     path = random.choice(sorted(files))
     content = files[path]
     sectors = -(-content.size // SECTOR_BYTES)
-    kinds = ["bit flip", "zeroed sector", "cut", "missing"]
+    kinds = ["bit flip", "zeroed sector", "cut", "missing", "misdirected write"]
     if sectors > 1:
-        kinds += ["swapped sectors", "misdirected write"]
+        kinds.append("swapped sectors")
     kind = random.choice(kinds) if sectors else "missing"
     here, there = (n * SECTOR_BYTES for n in random.sample(range(max(2, sectors)), 2))
+    if here >= content.size:
+        here, there = there, here
     first = content.read(SECTOR_BYTES, here)
     second = content.read(SECTOR_BYTES, there)
-    if not first:
-        here, first = there, second
+    changes: tuple[Change, ...] = ()
     if kind == "bit flip":
         at = here + random.randrange(len(first))
         byte = content.read(1, at)[0] ^ (1 << random.randrange(8))
-        content.apply(Write(at, bytes((byte,))))
+        changes = (Write(at, bytes((byte,))),)
     elif kind == "zeroed sector":
-        content.apply(Write(here, bytes(len(first))))
+        changes = (Write(here, bytes(len(first))),)
     elif kind == "cut":
-        content.size = random.randrange(content.size)
+        changes = (Resize(random.randrange(content.size)),)
     elif kind == "swapped sectors":
-        content.apply(Write(here, second))
-        content.apply(Write(there, first))
+        changes = (Write(here, second), Write(there, first))
     elif kind == "misdirected write":
-        content.apply(Write(there, first))
-    content.settle()
-    return path, kind
-
-
-def describe(fragment: Fragment, paths: dict[int, str]) -> str:
-    """Return a fragment in words, such as "bytes 0–512 of /log/1.seg"."""
-    texts = []
-    for number, change in fragment.parts:
-        path = paths.get(number, f"a removed file (inode {number})")
-        if isinstance(change, Write):
-            end = change.offset + len(change.data)
-            texts.append(f"bytes {change.offset}–{end} of {path}")
-        elif isinstance(change, Entry):
-            verb = "removing" if change.inode is None else "naming"
-            texts.append(f"{verb} {change.name} in {path}")
-        else:
-            texts.append(f"length {change.size} of {path}")
-    return " and ".join(texts)
+        # A sector that was meant for another place, often in another file.
+        meant = files[random.choice(sorted(files))]
+        at = random.randrange(-(-meant.size // SECTOR_BYTES) or 1) * SECTOR_BYTES
+        stray = meant.read(SECTOR_BYTES, at)[: len(first)]
+        if first.startswith(stray):
+            stray = bytes(byte ^ 0xFF for byte in first)
+        changes = (Write(here, stray),)
+    return Damage(path, kind, changes)

@@ -11,10 +11,16 @@ import contextlib
 import errno
 import posixpath
 from collections import Counter, deque
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from random import Random
 
 from wheeldb.testing.faults import disk_error
+from wheeldb.testing.images import (
+    Image,
+    describe_fate,
+    describe_fragment,
+    survivors,
+)
 from wheeldb.testing.pieces import (
     BLOCK_BYTES,
     Change,
@@ -32,8 +38,9 @@ from wheeldb.testing.profiles import (
     LYING_FLUSHES_MAX,
     PROFILES,
     Choice,
-    damage,
-    describe,
+    Fate,
+    lose_behind,
+    plan_damage,
     splits_names,
 )
 
@@ -245,6 +252,19 @@ class Tree:
         """Take back one `pin`."""
         self._pins -= Counter((file.number,))
 
+    def forget_failed(self) -> None:
+        """Drop from the cache what failed syncs have left there alone."""
+        for inode in self._inodes.values():
+            inode.forget_failed()
+
+    def settle(self) -> None:
+        """Let everything be durable that was ever written; nothing can lose it."""
+        for inode in self._inodes.values():
+            inode.sync(self._flush)
+            inode.merge(self._flush)
+        self._flushed.clear()
+        self._collect()
+
     def sync(self, inode: File | Directory) -> None:
         """Make what is pending in one inode durable."""
         self._flush += 1
@@ -310,66 +330,86 @@ class Tree:
 
     def pending(self, *, split_names: bool = False) -> list[str]:
         """Return in words what a crash may lose, in the order of `keep`."""
-        paths = {inode.number: path for path, inode in self.walk()}
+        paths = self._paths()
         return [
-            describe(fragment, paths)
-            for fragment in fragments_of(self._inodes.values(), split_names=split_names)
+            describe_fragment(fragment, paths)
+            for fragment in self._fragments(split_names=split_names)
             if fragment.state is not State.SYNCED
         ]
 
-    def crash(
-        self, profile: str, random: Random, keep: Collection[int] | None
-    ) -> list[str]:
-        """Reduce the tree to what survived and return in words what was lost.
+    def image(
+        self, profile: str, random: Random, keep: Collection[int] | None = None
+    ) -> Image:
+        """Choose what a power cut leaves; nothing happens yet.
 
         Args:
             profile: A key of `PROFILES`.
             random: The source of every choice.
             keep: The indexes of the survivors among `pending`, in place of a choice.
         """
-        split = splits_names(profile)
-        fragments = fragments_of(self._inodes.values(), split_names=split)
-        choice = Choice(random, fragments, self._stale, self._flush)
+        choice = self._choice(profile, random)
         if keep is None:
-            kept = PROFILES[profile](choice)
+            fates = PROFILES[profile](choice)
         else:
-            counter = iter(range(len(fragments)))
-            kept = choice.keep(lambda _: next(counter) in keep)
-        paths = {inode.number: path for path, inode in self.walk()}
-        whole = {id(fragment) for fragment in kept}
-        story = [
-            f"lost or torn: {describe(fragment, paths)}"
-            for fragment in fragments
-            if id(fragment) not in whole
-        ]
-        self._survive(kept)
+            unsafe = enumerate(choice.unsafe())
+            fates = [Fate(index) for place, (index, _) in unsafe if place not in keep]
+        damages = []
         if profile == "damage":
-            story += self._damage(random)
-        self.unpin_all()
-        return story
+            files = {p: i.cached for p, i in self.walk() if isinstance(i, File)}
+            if files:
+                damages.append(plan_damage(random, files))
+        return Image(profile=profile, fates=tuple(fates), damages=tuple(damages))
 
-    def _survive(self, kept: list[Fragment]) -> None:
-        changes: dict[int, list[Change]] = {}
-        for fragment in sorted(kept, key=lambda fragment: fragment.order):
-            for number, change in fragment.parts:
-                changes.setdefault(number, []).append(change)
-        for number, inode in self._inodes.items():
-            # Without pieces the cached image is the durable one already.
-            if inode.pieces or number in changes:
-                inode.survive(changes.get(number, ()))
+    def prefixes(self, profile: str) -> Iterator[Image]:
+        """Yield the images that keep the first n unsafe fragments, from n = 0 on."""
+        choice = self._choice(profile, Random(0))
+        for count in range(sum(1 for _ in choice.unsafe()) + 1):
+            yield Image(profile=profile, fates=tuple(lose_behind(choice, count)))
 
-    def _damage(self, random: Random) -> list[str]:
-        files = {p: inode for p, inode in self.walk() if isinstance(inode, File)}
-        if not files:
-            return []
-        durable = {path: file.durable for path, file in files.items()}
-        path, kind = damage(random, durable)
+    def describe(self, image: Image) -> list[str]:
+        """Return in words what an image of this moment loses, tears and damages."""
+        fragments, paths = self._image_fragments(image), self._paths()
+        story = [describe_fate(fate, fragments, paths) for fate in image.fates]
+        return story + [f"damaged: {one.kind} in {one.path}" for one in image.damages]
+
+    def after(self, image: Image) -> "Tree":
+        """Return what an image of this moment leaves; this tree stays as it is."""
+        changes = survivors(self._image_fragments(image), image)
+        other = Tree()
+        other.bytes_max = self.bytes_max
+        other._next_inode, other._order = self._next_inode, self._order
+        other._flush, other._stale = self._flush, self._stale.copy()
+        other._inodes = {
+            number: inode.survivor(changes.get(number, ()))
+            for number, inode in self._inodes.items()
+        }
+        other._collect()
+        for one in image.damages:
+            other._damage(one.path, one.kind, one.changes)
+        return other
+
+    def _fragments(self, *, split_names: bool) -> list[Fragment]:
+        return fragments_of(self._inodes.values(), split_names=split_names)
+
+    def _image_fragments(self, image: Image) -> list[Fragment]:
+        return self._fragments(split_names=splits_names(image.profile))
+
+    def _choice(self, profile: str, random: Random) -> Choice:
+        fragments = self._fragments(split_names=splits_names(profile))
+        return Choice(random, fragments, self._stale, self._flush)
+
+    def _paths(self) -> dict[int, str]:
+        return {inode.number: path for path, inode in self.walk()}
+
+    def _damage(self, path: str, kind: str, changes: Sequence[Change]) -> None:
+        file = self.find(path)
+        if not isinstance(file, File):
+            return  # lost with its name
+        parent, name = self._parent(path)
         if kind == "missing":
-            parent, name = self._parent(path)
-            parent.survive((Entry(name, None),))
+            self._inodes[parent.number] = parent.survivor((Entry(name, None),))
         else:
-            files[path].show_durable()
-        return [f"damaged: {kind} in {path}"]
+            self._inodes[file.number] = file.survivor(changes)
 
 
 def _names(path: str) -> list[str]:
