@@ -173,6 +173,49 @@ def test_nothing_is_written_over(disk: CrashableDisk, clock: ManualClock) -> Non
             call()
 
 
+INSIDE = ["x", "log/x", "snapshots/x", "x/y/z", "aside/x"]
+
+
+@pytest.mark.parametrize("inner", INSIDE)
+def test_nothing_is_made_inside_a_store_or_a_backup(
+    disk: CrashableDisk, clock: ManualClock, inner: str
+) -> None:
+    db = filled(disk, clock)
+    backup_store(db._engine, BACKUP)
+    for directory in (f"{STORE}/x", f"{STORE}/x/y"):
+        disk.make_directory(directory)
+    before = disk.dump()
+    for path in (STORE, BACKUP):
+        dest = f"{path}/{inner}.new"
+        for call in (
+            partial(backup_store, db._engine, dest),
+            partial(restored, disk, clock, dest),
+            partial(wheeldb.replay, STORE, dest, disk=disk, clock=clock),
+            partial(wheeldb.replay, STORE, dest, salvage=True, disk=disk, clock=clock),
+        ):
+            with pytest.raises(ValueError, match=f"inside the store or backup {path};"):
+                call()
+    assert disk.dump() == before
+
+
+def test_nor_inside_what_is_left_of_a_store(
+    disk: CrashableDisk, clock: ManualClock
+) -> None:
+    filled(disk, clock).close()
+    disk.unlink(f"{STORE}/FORMAT")
+    with pytest.raises(ValueError, match="inside the store"):
+        wheeldb.replay(STORE, f"{STORE}/new", salvage=True, disk=disk, clock=clock)
+
+
+def test_nor_through_a_symbolic_link(tmp_path: Path, clock: ManualClock) -> None:
+    (tmp_path / "link").symlink_to(tmp_path / "s" / "aside")
+    with wheeldb.open(tmp_path / "s", clock=clock, driver=False) as db:
+        for dest in (tmp_path / "link" / "b", tmp_path / "s" / ".." / "s" / "b"):
+            with pytest.raises(ValueError, match="inside the store"):
+                db.backup(dest)
+        db.backup(tmp_path / "s" / ".." / "b")
+
+
 @pytest.mark.parametrize("offset", [10, 4_100, 4_200, -10])
 def test_a_damaged_backup_is_refused(
     disk: CrashableDisk, clock: ManualClock, offset: int

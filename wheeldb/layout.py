@@ -17,11 +17,12 @@ holds only zeros, as some file systems leave behind, is read as what the log's s
 say of themselves.  Lines that this release does not know are passed over.
 """
 
+import os
 import posixpath
 from contextlib import suppress
 from dataclasses import dataclass
 
-from wheeldb.disk import Disk, replace_file
+from wheeldb.disk import Disk, OsDisk, replace_file
 from wheeldb.errors import CorruptionError, FormatError
 from wheeldb.log.segment import (
     SEGMENT_HEADER_BYTES,
@@ -37,6 +38,7 @@ __all__ = (
     "mend_format",
     "read_backup_format",
     "read_format",
+    "require_outside",
     "sync_names",
     "write_format",
 )
@@ -135,6 +137,37 @@ def read_backup_format(disk: Disk, layout: Layout) -> bytes:
     raise FormatError(
         f"{layout.path} is no backup; db.backup(dest) and `wheeldb backup DIR DEST` "
         "make one"
+    )
+
+
+def require_outside(disk: Disk, dest: str) -> None:
+    """Refuse to make anything inside a store or a backup.
+
+    Every file in there is the store's, which may remove those that it doesn't know.
+
+    Raises:
+        ValueError: If ``dest`` lies in one, also by way of a symbolic link.
+    """
+    inner = os.path.realpath(dest) if isinstance(disk, OsDisk) else dest
+    while (outer := posixpath.dirname(inner)) != inner:
+        if _is_taken(disk, Layout(path=outer or ".")):
+            raise ValueError(
+                f"{dest} lies inside the store or backup {outer or '.'}; name a "
+                "directory outside of it"
+            )
+        inner = outer
+
+
+def _is_taken(disk: Disk, layout: Layout) -> bool:
+    """Return whether a directory is a store, a backup, or what is left of one."""
+    info = disk.info(layout.format)
+    if info is not None and not info.is_directory:
+        name, *_ = (_read(disk, layout) or b"").splitlines() or [b""]
+        if name in (STORE.encode(), BACKUP.encode()):
+            return True
+    log = disk.info(layout.log)
+    return (
+        log is not None and log.is_directory and bool(list_segments(disk, layout.log))
     )
 
 

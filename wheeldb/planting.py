@@ -31,7 +31,7 @@ from wheeldb.clock.timekeeper import Anchor, Timekeeper
 from wheeldb.disk import Disk
 from wheeldb.engine.opened import JUMP, OpenedBy, jump_lsn, opened_fact
 from wheeldb.events import pack_author
-from wheeldb.layout import RELEASE, Layout, write_format
+from wheeldb.layout import RELEASE, Layout, require_outside, write_format
 from wheeldb.log.repair import Opening, WriterOptions, create
 from wheeldb.log.segment import Entropy
 from wheeldb.vouch import place_of
@@ -73,8 +73,10 @@ class Planting:
 
         Raises:
             FileExistsError: If there is something.
+            ValueError: If it lies inside a store or a backup.
         """
         require_absent(disk, dest)
+        require_outside(disk, dest)
         self.dest = dest
         self.layout = Layout(path=dest + _SUFFIX)
         self._disk = disk
