@@ -160,15 +160,17 @@ def require_outside(disk: Disk, dest: str) -> None:
 
 def _is_taken(disk: Disk, layout: Layout) -> bool:
     """Return whether a directory is a store, a backup, or what is left of one."""
-    info = disk.info(layout.format)
-    if info is not None and not info.is_directory:
-        name, *_ = (_read(disk, layout) or b"").splitlines() or [b""]
-        if name in (STORE.encode(), BACKUP.encode()):
-            return True
-    log = disk.info(layout.log)
-    return (
-        log is not None and log.is_directory and bool(list_segments(disk, layout.log))
-    )
+    with suppress(PermissionError):
+        # What may not be looked at belongs to somebody else: /var has a log, too.
+        info = disk.info(layout.format)
+        if info is not None and not info.is_directory:
+            name, *_ = (_read(disk, layout) or b"").splitlines() or [b""]
+            if name in (STORE.encode(), BACKUP.encode()):
+                return True
+        log = disk.info(layout.log)
+        if log is not None and log.is_directory:
+            return bool(list_segments(disk, layout.log))
+    return False
 
 
 def write_format(

@@ -487,7 +487,11 @@ class WheelDB:
         self._engine.checkpoint()
 
     def snapshot(self) -> Path:
-        """Write a snapshot, verify it, and return its path."""
+        """Write a snapshot, verify it, and return its path.
+
+        Raises:
+            TimeoutError: It takes more than a minute; it is dropped.
+        """
         self._access.require_open()
         self._access.tending()
         return Path(take_snapshot(self._engine, archive=self._settings.archive))
@@ -500,6 +504,8 @@ class WheelDB:
 
         Raises:
             FileExistsError: There is something at ``dest``.
+            ValueError: It lies inside a store or a backup.
+            TimeoutError: It is so slow that it takes more than a minute.
         """
         self._access.require_open()
         self._access.tending()
