@@ -161,6 +161,33 @@ def test_add_prints_the_id_and_is_idempotent(say: Say, store: Path) -> None:
     assert json.loads(out)["created"] is True
 
 
+@pytest.mark.parametrize(
+    ("words", "status"),
+    [
+        (["--id", ""], ExitStatus.USAGE),
+        (["--id", "t" + "0" * 14], ExitStatus.USAGE),
+        (["--id", "x" * 256], ExitStatus.USAGE),
+        (["--version", "-1"], ExitStatus.USAGE),
+        (["--queue", ""], ExitStatus.USAGE),
+        (["--tag", ""], ExitStatus.USAGE),
+        (["--header", "a=" + "x" * 10_000], ExitStatus.USAGE),
+        (["--lease", "0s"], ExitStatus.USAGE),
+        (["--delay", "999999w"], ExitStatus.USAGE),
+        (['"' + "x" * 70_000 + '"'], ExitStatus.FINDINGS),
+    ],
+)
+def test_add_that_is_refused_makes_no_store(
+    say: Say, tmp_path: Path, words: list[str], status: ExitStatus
+) -> None:
+    due = [] if "--delay" in words else ["--delay", "1h"]
+
+    got, out, err = say("add", tmp_path / "new", "task", *words, *due, "--create")
+
+    assert (got, out) == (status, "")
+    assert err.count("\n") == 1
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_add_without_create_makes_no_store(say: Say, tmp_path: Path) -> None:
     status, out, err = say("add", tmp_path / "typo", "x", "--delay", "1h")
 

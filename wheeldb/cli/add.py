@@ -5,7 +5,7 @@
 The id goes to stdout once the task is durable. An id that is taken by the same request
 is fine, and said so; by another one it is refused (exit 1), unless `--if-exists` says
 what to do. Without `--create` a missing store is an error: a mistyped path must not
-start a new one.
+start a new one; nor does a request that is refused.
 """
 
 import argparse
@@ -92,12 +92,12 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Schedule the task and print its id."""
-    options = _options(arguments)
-    with (
-        open_to_write(arguments.directory, create=arguments.create) as db,
-        usage_errors(),
-    ):
-        receipt = db.schedule(arguments.name, arguments.payload, **options)
+    if arguments.create:
+        # In a store that leaves nothing behind, before one that would stay is made.
+        with wheeldb.open(":memory:", driver=False) as trial:
+            _schedule(trial, arguments)
+    with open_to_write(arguments.directory, create=arguments.create) as db:
+        receipt = _schedule(db, arguments)
     if arguments.json:
         print_json(receipt)
     else:
@@ -107,6 +107,11 @@ def run(arguments: argparse.Namespace) -> int:
     else:
         say(f"it was there already, {receipt.state}; nothing changed")
     return ExitStatus.FINE
+
+
+def _schedule(db: wheeldb.WheelDB, arguments: argparse.Namespace) -> wheeldb.Receipt:
+    with usage_errors():
+        return db.schedule(arguments.name, arguments.payload, **_options(arguments))
 
 
 def _options(arguments: argparse.Namespace) -> wheeldb.TaskOptions:
