@@ -22,6 +22,7 @@ from wheeldb.engine import admission, amendment
 from wheeldb.engine.admission import Scheduled
 from wheeldb.engine.commit import Need
 from wheeldb.engine.decide import Decider
+from wheeldb.engine.history import judge_lsn
 from wheeldb.engine.names import lookup_id
 from wheeldb.engine.request import judge_size
 from wheeldb.engine.row import Row
@@ -107,6 +108,8 @@ class Batch:
     ) -> None:
         """Give a task another due time; see ``WheelDB.reschedule``."""
         due = self._access.due(delay, at)
+        if expect_lsn is not None:
+            judge_lsn(expect_lsn, "expect_lsn")
         self._amend(
             id,
             lambda decider: amendment.reschedule(

@@ -22,8 +22,8 @@ from typing import Self
 from wheeldb.access import Access
 from wheeldb.engine import attempts
 from wheeldb.engine.commit import Need
-from wheeldb.engine.moment import delay_ms, span_ms
-from wheeldb.engine.options import LEASE_MS_MAX
+from wheeldb.engine.moment import delay_ms
+from wheeldb.engine.options import lease_span_ms
 from wheeldb.engine.policy import is_last_attempt
 from wheeldb.engine.request import judge_size
 from wheeldb.engine.row import Row, headers_of
@@ -157,7 +157,7 @@ class Lease:
         """
         row = self._row
         text = _describe(error)
-        retry_ms = None if retry_in is None else delay_ms(retry_in)
+        retry_ms = None if retry_in is None else delay_ms(retry_in, "retry_in")
         self._access.commit(
             lambda decider: attempts.nack(
                 decider,
@@ -209,9 +209,7 @@ class Lease:
             LeaseLost: If the lease is stale.
         """
         access, row = self._access, self._row
-        lease_ms = None if seconds is None else span_ms(seconds, "the lease")
-        if lease_ms is not None and not 1 <= lease_ms <= LEASE_MS_MAX:
-            raise ValueError(f"a lease of {seconds!r} seconds; it lasts 1 ms to a year")
+        lease_ms = None if seconds is None else lease_span_ms(seconds)
         self._until_ms = access.commit(
             lambda decider: attempts.renew(
                 decider, row.number, row.fence, self.id, lease_ms

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from wheeldb.access import Access
 from wheeldb.engine import attempts
 from wheeldb.engine.commit import Need
+from wheeldb.engine.moment import number_text
 from wheeldb.engine.names import ID_BYTES_MAX, judge_text
 from wheeldb.engine.row import Row
 from wheeldb.events import WALL, F
@@ -41,7 +42,9 @@ def take(
     for one in names or ():
         judge_text(one, "a task's name", ID_BYTES_MAX)
     if type(limit) is not int or not 1 <= limit <= LIMIT_MAX:
-        raise ValueError(f"limit is {limit!r}; it lies between 1 and {LIMIT_MAX}")
+        raise ValueError(
+            f"limit is {number_text(limit)}; it lies between 1 and {LIMIT_MAX}"
+        )
     wanted = None if names is None else frozenset(names)
     deadline_ms = access.deadline_ms(wait)
     access.require_open()

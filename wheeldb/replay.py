@@ -31,6 +31,7 @@ from wheeldb.disk import Disk, OsDisk
 from wheeldb.engine.digests import Digests
 from wheeldb.engine.fold import Fact, apply
 from wheeldb.engine.folding import new_index, write_index
+from wheeldb.engine.moment import number_text
 from wheeldb.engine.snapshots import (
     load_snapshot,
     load_what_is_left,
@@ -112,7 +113,7 @@ class _Until:
                 f"until is a {type(until).__name__}, not an LSN or a datetime"
             )
         if until < 0:
-            raise ValueError(f"until is {until}; an LSN is positive")
+            raise ValueError(f"until is {number_text(until)}; the log begins at 0")
         return cls(lsn=until, wall_ms=2**48)
 
     def has_passed(self, lsn: int, hlc: int) -> bool:

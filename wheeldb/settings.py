@@ -6,10 +6,10 @@ touched.
 
 from dataclasses import dataclass
 
-from wheeldb.engine.moment import DUE_MS_MAX, span_ms
+from wheeldb.engine.moment import DUE_MS_MAX, number_text, seconds_text, span_ms
 from wheeldb.engine.names import judge_text
 
-__all__ = ("Settings",)
+__all__ = ("Settings", "judge_between")
 
 NAME_BYTES_MAX = 255
 ELAPSED_MARK_MS_MIN = 1_000
@@ -73,16 +73,16 @@ class Settings:
         if self.node is not None:
             judge_text(self.node, "node", NAME_BYTES_MAX)
         judge_text(self.author, "author", NAME_BYTES_MAX)
-        _between("window_max", self.window_max, 100, 10_000_000)
-        _between("segment_bytes", self.segment_bytes, 64 * 2**10, 2**30)
-        _between("payload_bytes_max", self.payload_bytes_max, 1, 16 * 2**20)
-        _between("batch_max", self.batch_max, 1, 1_000_000)
+        judge_between("window_max", self.window_max, 100, 10_000_000)
+        judge_between("segment_bytes", self.segment_bytes, 64 * 2**10, 2**30)
+        judge_between("payload_bytes_max", self.payload_bytes_max, 1, 16 * 2**20)
+        judge_between("batch_max", self.batch_max, 1, 1_000_000)
         if self.tasks_max is not None:
-            _between("tasks_max", self.tasks_max, 0, 2**53)
+            judge_between("tasks_max", self.tasks_max, 0, 2**53)
         if self.bytes_max is not None:
-            _between("bytes_max", self.bytes_max, 0, 2**53)
-        _between("retention_max", self.retention_max, 0, 100_000_000)
-        _between("recoveries_max", self.recoveries_max, 0, 1_000_000)
+            judge_between("bytes_max", self.bytes_max, 0, 2**53)
+        judge_between("retention_max", self.retention_max, 0, 100_000_000)
+        judge_between("recoveries_max", self.recoveries_max, 0, 1_000_000)
         for name in ("archive", "reserve"):
             if type(getattr(self, name)) is not bool:
                 kind = type(getattr(self, name)).__name__
@@ -95,8 +95,8 @@ class Settings:
             given = getattr(self, name)
             if not least_ms <= span_ms(given, name) <= DUE_MS_MAX:
                 raise ValueError(
-                    f"{name} is {given!r} seconds; it is at least {least_ms / 1000:g}, "
-                    "and no longer than the years up to 9999"
+                    f"{name} is {seconds_text(given)}; it lies between "
+                    f"{least_ms // 1000} and {DUE_MS_MAX // 1000} seconds"
                 )
 
     @property
@@ -110,8 +110,15 @@ def _one_of(name: str, value: object, allowed: tuple[str, ...]) -> None:
         raise ValueError(f"{name} is {value!r}; it is one of {allowed}")
 
 
-def _between(name: str, value: object, low: int, high: int) -> None:
+def judge_between(name: str, value: object, low: int, high: int) -> None:
+    """Refuse what is not a whole number within its bounds.
+
+    Raises:
+        TypeError, ValueError: With the name, and the bounds.
+    """
     if type(value) is not int:
         raise TypeError(f"{name} is a {type(value).__name__}, not an int")
     if not low <= value <= high:
-        raise ValueError(f"{name} is {value}; it lies between {low} and {high}")
+        raise ValueError(
+            f"{name} is {number_text(value)}; it lies between {low} and {high}"
+        )

@@ -41,6 +41,7 @@ from wheeldb.engine.history import (
     watch_events,
 )
 from wheeldb.engine.listing import Filter, iterate_tasks
+from wheeldb.engine.moment import seconds_text
 from wheeldb.engine.names import ID_BYTES_MAX, judge_text, lookup_id
 from wheeldb.engine.upkeep import Upkeep
 from wheeldb.engine.waiting import wait_for_end
@@ -60,7 +61,7 @@ from wheeldb.model import (
 )
 from wheeldb.pull import take
 from wheeldb.report import RecoveryReport
-from wheeldb.settings import Settings
+from wheeldb.settings import Settings, judge_between
 
 __all__ = ("WheelDB",)
 
@@ -190,6 +191,8 @@ class WheelDB:
             StaleVersion: It was changed after ``expect_lsn``.
         """
         due = self._access.due(delay, at)
+        if expect_lsn is not None:
+            judge_lsn(expect_lsn, "expect_lsn")
         row = self._access.amend(
             id,
             lambda decider: amendment.reschedule(
@@ -334,6 +337,8 @@ class WheelDB:
             series=series,
             due_before=due_before,
         )
+        if limit is not None:
+            judge_between("limit", limit, 0, LSN_MAX)
         start = self._start(after, wanted.is_finished)
         return iterate_tasks(self._engine, self._access.present, wanted, limit, start)
 
@@ -408,7 +413,8 @@ class WheelDB:
             access.may_wait,
         )
         if end is None:
-            raise TimeoutError(f"{id!r} has not ended in {timeout} seconds")
+            within = "" if timeout is None else f" in {seconds_text(timeout)}"
+            raise TimeoutError(f"{id!r} has not ended{within}")
         return access.present(end)
 
     # Working.
@@ -457,6 +463,8 @@ class WheelDB:
         Raises:
             StorePoisoned: The log failed.
         """
+        if limit is not None:
+            judge_between("limit", limit, 0, LSN_MAX)
         return self._access.poll(limit)
 
     def next_in(self) -> float | None:

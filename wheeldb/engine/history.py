@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Mapping
 from wheeldb.clock.hlc import physical_ms
 from wheeldb.engine.columns import Columns
 from wheeldb.engine.engine import Engine
+from wheeldb.engine.moment import number_text
 from wheeldb.engine.names import lookup_id
 from wheeldb.engine.row import generated_id
 from wheeldb.engine.values import instant
@@ -127,17 +128,17 @@ def _events_about(
     return [_with_id(event, task_id) for event in events]
 
 
-def judge_lsn(from_lsn: object) -> int:
+def judge_lsn(lsn: object, what: str = "from_lsn") -> int:
     """Return it if it can be a log position.
 
     Raises:
         TypeError, ValueError: It can't.
     """
-    if type(from_lsn) is not int:
-        raise TypeError(f"from_lsn is a {type(from_lsn).__name__}, not an int")
-    if from_lsn < 0:
-        raise ValueError(f"from_lsn is {from_lsn}; the log begins at 0")
-    return from_lsn
+    if type(lsn) is not int:
+        raise TypeError(f"{what} is a {type(lsn).__name__}, not an int")
+    if lsn < 0:
+        raise ValueError(f"{what} is {number_text(lsn)}; the log begins at 0")
+    return lsn
 
 
 class TaskIds:

@@ -12,7 +12,15 @@ It reads no clock.
 import math
 from datetime import UTC, datetime, timedelta
 
-__all__ = ("DUE_MS_MAX", "delay_ms", "instant_ms", "round_up_ms", "span_ms")
+__all__ = (
+    "DUE_MS_MAX",
+    "delay_ms",
+    "instant_ms",
+    "number_text",
+    "round_up_ms",
+    "seconds_text",
+    "span_ms",
+)
 
 # The last millisecond of the year 9999.
 DUE_MS_MAX = 253_402_300_799_999
@@ -24,6 +32,7 @@ _INSTANT_MS_MIN = -62_135_596_800_000
 _SLIP_MS = 5e-7
 
 _SECONDS_MAX = 1e300
+_SHOWN_BITS_MAX = 128
 
 _MILLISECOND = timedelta(milliseconds=1)
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -54,6 +63,24 @@ def span_ms(seconds: object, what: str) -> int:
     return math.ceil(seconds * 1000 - _SLIP_MS)
 
 
+def number_text(value: object) -> str:
+    """Return what was given for a number, as an error shows it.
+
+    Python refuses to write out the longest integers, and nobody reads them.
+    """
+    if type(value) is int and value.bit_length() > _SHOWN_BITS_MAX:
+        power = value.bit_length() - 1
+        return f"2^{power} or more" if value > 0 else f"-2^{power} or less"
+    return f"{value!r:.100}"
+
+
+def seconds_text(seconds: object) -> str:
+    """Return seconds, a number or a ``timedelta``, as an error shows them."""
+    if isinstance(seconds, timedelta):
+        return str(seconds)
+    return f"{number_text(seconds)} seconds"
+
+
 def round_up_ms(seconds: list[float]) -> list[int]:
     """Return what ``span_ms`` makes of each, all of them floats.
 
@@ -64,15 +91,18 @@ def round_up_ms(seconds: list[float]) -> list[int]:
     return [ceil(one * 1000 - _SLIP_MS) for one in seconds]
 
 
-def delay_ms(seconds: object) -> int:
+def delay_ms(seconds: object, what: str = "delay") -> int:
     """Return a delay in milliseconds; zero and less is zero.
 
     Raises:
         TypeError, ValueError: As ``span_ms``, or if it ends behind the year 9999.
     """
-    wait_ms = span_ms(seconds, "delay")
+    wait_ms = span_ms(seconds, what)
     if wait_ms > DUE_MS_MAX:
-        raise ValueError(f"a delay of {seconds!r} ends behind the year 9999")
+        raise ValueError(
+            f"{what} is {seconds_text(seconds)}; it ends with the year 9999 at the "
+            "latest"
+        )
     return wait_ms if wait_ms > 0 else 0
 
 

@@ -11,13 +11,19 @@ log, or ``None`` for the default, which is left out there:
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 
-from wheeldb.engine.moment import DUE_MS_MAX, instant_ms, span_ms
+from wheeldb.engine.moment import (
+    DUE_MS_MAX,
+    instant_ms,
+    number_text,
+    seconds_text,
+    span_ms,
+)
 from wheeldb.engine.names import ID_BYTES_MAX, judge_text
 from wheeldb.engine.row import QUEUE_DEFAULT
 from wheeldb.events import F
 from wheeldb.model import Exponential, Fixed, Linear, Retry
 
-__all__ = ("OPTIONS",)
+__all__ = ("OPTIONS", "lease_span_ms")
 
 ATTEMPTS_MAX = 2**31 - 1
 LEASE_MS_MAX = 366 * 86_400_000
@@ -31,7 +37,9 @@ def _integer(what: str, low: int, high: int) -> Callable[[object], int | None]:
         if type(value) is not int:
             raise TypeError(f"{what} is a {type(value).__name__}, not an int")
         if not low <= value <= high:
-            raise ValueError(f"{what} is {value}; it lies between {low} and {high}")
+            raise ValueError(
+                f"{what} is {number_text(value)}; it lies between {low} and {high}"
+            )
         return value or None  # zero is the default
 
     return convert
@@ -50,7 +58,8 @@ def _retry(value: object) -> list[object] | None:
     attempts = value.max_attempts
     if type(attempts) is not int or not 1 <= attempts <= ATTEMPTS_MAX:
         raise ValueError(
-            f"max_attempts is {attempts!r}; it lies between 1 and {ATTEMPTS_MAX}"
+            f"max_attempts is {number_text(attempts)}; it lies between 1 and "
+            f"{ATTEMPTS_MAX}"
         )
     if not isinstance(value.on, tuple):
         raise TypeError(
@@ -79,16 +88,24 @@ def _retry(value: object) -> list[object] | None:
     for number in numbers:
         if type(number) not in (int, float) or not 0 <= number <= BACKOFF_S_MAX:
             raise ValueError(
-                f"a back-off of {number!r:.40} seconds; it is zero or more, and ends "
-                "before the year 9999 does"
+                f"a back-off is {seconds_text(number)}; it is a number, and lies "
+                f"between 0 and {BACKOFF_S_MAX} seconds"
             )
     return [value.max_attempts, kind, *numbers, names]
 
 
-def _lease(value: object) -> int:
+def lease_span_ms(value: object) -> int:
+    """Return how long a lease is to last.
+
+    Raises:
+        TypeError, ValueError: If that is no number of seconds, or out of its range.
+    """
     lease_ms = span_ms(value, "lease")
     if not 1 <= lease_ms <= LEASE_MS_MAX:
-        raise ValueError(f"a lease of {value!r} seconds; it lasts 1 ms to a year")
+        raise ValueError(
+            f"lease is {seconds_text(value)}; it lies between 0.001 and "
+            f"{LEASE_MS_MAX // 1000} seconds"
+        )
     return lease_ms
 
 
@@ -99,7 +116,10 @@ def _expires(value: object) -> int | list[int] | None:
         return [instant_ms(value, "expires")]
     expires_ms = span_ms(value, "expires")
     if not 0 <= expires_ms <= DUE_MS_MAX:
-        raise ValueError(f"expires is {value!r} seconds; it is zero or more")
+        raise ValueError(
+            f"expires is {seconds_text(value)}; it lies between 0 and "
+            f"{DUE_MS_MAX // 1000} seconds"
+        )
     return expires_ms
 
 
@@ -148,7 +168,7 @@ OPTIONS: dict[str, tuple[int, Callable[[object], object]] | None] = {
     "queue": (F.QUEUE, _queue),
     "priority": (F.PRIORITY, _integer("priority", -128, 127)),
     "retry": (F.RETRY, _retry),
-    "lease": (F.LEASE, _lease),
+    "lease": (F.LEASE, lease_span_ms),
     "expires": (F.EXPIRES, _expires),
     "tags": (F.TAGS, _tags),
     "headers": (F.HEADERS, _headers),
