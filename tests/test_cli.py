@@ -8,6 +8,7 @@ import dataclasses
 import importlib
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -129,6 +130,51 @@ def test_arguments_the_store_refuses_are_usage_too(say: Say, store: Path) -> Non
     assert status == ExitStatus.USAGE
     assert "255" in err
     assert err.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["add", "x", "--delay", "2h", "--id", "valve-7"], "--if-exists replace"),
+        (["add", "x", "--delay", "2h", "--id", "valve-7"], "a higher --version"),
+        (["add", "x", "--delay", "1h", "--version", "-1"], "--version is -1"),
+        (["add", "x", "--delay", "999999w"], "--delay is 6999993 days"),
+        (["add", "x", "--delay", "1h", "--expires", "999999w"], "--expires is 6999993"),
+        (["add", "x", "--delay", "1h", "--lease", "0s"], "--lease is 0:00:00"),
+        (["add", "x", '"' + "x" * 70_000 + '"', "--delay", "1h"], "65536 are allowed"),
+        (["reschedule", "valve-7", "--delay", "1s", "--expect-lsn", "99"], "not 99"),
+        (["reschedule", "valve-7", "--delay", "1s", "--expect-lsn", "-1"], "--expect-"),
+        (["ls", "--limit", "-1"], "--limit is -1"),
+        (["ls", "--after", "nobody"], "no task has the id"),
+        (["dump", "--from-lsn", "-1"], "--from-lsn: '-1' is not a position"),
+    ],
+)
+def test_errors_speak_of_options_and_verbs(
+    say: Say, store: Path, words: list[str], told: str
+) -> None:
+    status, out, err = say(words[0], store, *words[1:])
+
+    assert status != ExitStatus.FINE
+    assert out == ""
+    assert told in err
+    assert err.count("\n") == 1
+    assert not re.search(r"\w_\w|=[\"']|wheeldb\.|db\.|timedelta|Task\b", err), err
+
+
+def test_so_do_those_about_owners_and_backups(
+    say: Say, store: Path, tmp_path: Path
+) -> None:
+    assert say("backup", store, tmp_path / "b")[0] == ExitStatus.FINE
+    with wheeldb.open(store, driver=False):
+        _, _, locked = say("cancel", store, "valve-7")
+    _, _, backup = say("ls", tmp_path / "b")
+    _, _, no_backup = say("restore", store, tmp_path / "r")
+    assert "stop that" in locked
+    assert "`wheeldb restore BACKUP DEST`" in backup
+    assert "`wheeldb backup DIR DEST`" in no_backup
+    for err in (locked, backup, no_backup):
+        assert "wheeldb." not in err.replace(str(store), "")
+        assert "db." not in err.replace(str(store), "")
 
 
 def test_an_id_that_is_no_text_is_usage_too(say: Say, store: Path) -> None:

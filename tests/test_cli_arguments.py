@@ -15,6 +15,7 @@ from wheeldb.cli.arguments import (
     header,
     instant,
     json_value,
+    log_position,
     priority,
 )
 
@@ -99,6 +100,14 @@ def test_header_and_priority() -> None:
     for text in ("128", "1.5", "high"):
         with pytest.raises(argparse.ArgumentTypeError, match="-128"):
             priority(text)
+
+
+def test_a_log_position_is_a_whole_number() -> None:
+    assert log_position("0") == 0
+    assert log_position("9007199254740991") == 2**53 - 1
+    for text in ("-1", "1.5", "", "x", "\N{SUPERSCRIPT TWO}", "9" * 5_000):
+        with pytest.raises(argparse.ArgumentTypeError, match="position of the log"):
+            log_position(text)
 
 
 def test_parser_complains_in_one_raised_line() -> None:

@@ -24,6 +24,7 @@ __all__ = (
     "header",
     "instant",
     "json_value",
+    "log_position",
     "priority",
 )
 
@@ -37,6 +38,7 @@ UNITS_MS = {
     "ms": 1,
 }
 PART = re.compile(r"(?P<number>[0-9]+(?:\.[0-9]+)?)(?P<unit>ms|[wdhms])")
+_DIGITS_MAX = 16
 DURATION_MS_MAX = int(timedelta.max.total_seconds()) * 1_000
 
 
@@ -159,6 +161,19 @@ def header(text: str) -> tuple[str, str]:
     if not separator or not name:
         raise argparse.ArgumentTypeError(f"{text!r} is not NAME=VALUE")
     return name, value
+
+
+def log_position(text: str) -> int:
+    """Return an LSN.
+
+    Raises:
+        argparse.ArgumentTypeError: It isn't a whole number from 0.
+    """
+    if not (text.isascii() and text.isdigit() and len(text) <= _DIGITS_MAX):
+        raise argparse.ArgumentTypeError(
+            f"{text!r:.40} is not a position of the log: a whole number from 0"
+        )
+    return int(text)
 
 
 def priority(text: str) -> int:

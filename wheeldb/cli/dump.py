@@ -9,7 +9,7 @@ gone, it refuses and names the oldest one it has.
 
 import argparse
 
-from wheeldb.cli.arguments import add_directory
+from wheeldb.cli.arguments import add_directory, log_position
 from wheeldb.cli.opening import ExitStatus, open_to_read, usage_errors
 from wheeldb.cli.output import print_json, say
 
@@ -21,7 +21,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add_directory(parser)
     parser.add_argument(
         "--from-lsn",
-        type=int,
+        type=log_position,
         default=0,
         metavar="LSN",
         help="only events from this log position on",

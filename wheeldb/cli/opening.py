@@ -22,6 +22,7 @@ from enum import IntEnum
 import wheeldb
 from wheeldb.cli.arguments import UsageError
 from wheeldb.cli.output import say
+from wheeldb.cli.wording import in_own_terms
 
 __all__ = (
     "ExitStatus",
@@ -103,7 +104,7 @@ def usage_errors() -> Iterator[None]:
     except wheeldb.WheelDBError:
         raise
     except (ValueError, TypeError, OverflowError) as error:
-        raise UsageError(f"wheeldb: {error}") from error
+        raise UsageError(f"wheeldb: {in_own_terms(str(error))}") from error
 
 
 def guarded(work: Callable[[], int]) -> int:
@@ -132,7 +133,7 @@ def guarded(work: Callable[[], int]) -> int:
 
 
 def _refused(error: BaseException | str, status: ExitStatus) -> int:
-    text = " ".join(str(error).split()) or type(error).__name__
+    text = in_own_terms(" ".join(str(error).split())) or type(error).__name__
     if isinstance(error, OSError) and error.filename and error.strerror:
         text = f"{error.filename}: {error.strerror}"
     say(text if text.startswith("wheeldb") else f"wheeldb: {text}")

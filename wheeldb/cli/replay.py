@@ -12,7 +12,7 @@ import argparse
 from datetime import datetime
 
 import wheeldb
-from wheeldb.cli.arguments import add_directory, instant
+from wheeldb.cli.arguments import add_directory, instant, log_position
 from wheeldb.cli.opening import ExitStatus, take_owner, usage_errors
 from wheeldb.cli.output import print_fields, print_json
 
@@ -49,4 +49,4 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _lsn_or_instant(text: str) -> int | datetime:
-    return int(text) if text.isdigit() else instant(text)
+    return log_position(text) if text.isdigit() else instant(text)

@@ -2,7 +2,7 @@
 
 import argparse
 
-from wheeldb.cli.arguments import add_directory, add_due
+from wheeldb.cli.arguments import add_directory, add_due, log_position
 from wheeldb.cli.opening import ExitStatus, open_to_write, usage_errors
 from wheeldb.cli.output import print_json, shown
 
@@ -15,7 +15,10 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("id", metavar="ID", help="the task")
     add_due(parser)
     parser.add_argument(
-        "--expect-lsn", type=int, metavar="LSN", help="refuse if it changed since"
+        "--expect-lsn",
+        type=log_position,
+        metavar="LSN",
+        help="refuse if it changed since",
     )
     parser.add_argument("--json", action="store_true", help="print the receipt as JSON")
 
