@@ -35,9 +35,9 @@ This module packs and verifies. It opens no file and knows no order of frames.
 """
 
 import struct
-import zlib
 from enum import IntEnum, StrEnum
 from typing import NamedTuple
+from zlib import crc32
 
 __all__ = (
     "FRAME_FORMAT",
@@ -72,8 +72,13 @@ _ALIGNMENT = 8
 _HEADER = struct.Struct("<8sBBHIQIIQQQI")
 _CHECKSUM = struct.Struct("<I")
 _NUMBER = struct.Struct("<Q")
+_CHECKSUM_OFFSET = _HEADER.size
+# Each is looked up once, not at every frame.
+_pack_header, _pack_checksum, _pack_number = _HEADER.pack, _CHECKSUM.pack, _NUMBER.pack
+# By the length of the payload beyond a multiple of 8.
+_PADDING = tuple(bytes(-beyond % _ALIGNMENT) for beyond in range(_ALIGNMENT))
 
-assert _HEADER.size + _CHECKSUM.size == HEADER_BYTES, _HEADER.size
+assert _CHECKSUM_OFFSET + _CHECKSUM.size == HEADER_BYTES, _CHECKSUM_OFFSET
 
 
 class FrameType(IntEnum):
@@ -153,13 +158,12 @@ def lsn_bound(last_lsn: int) -> int:
 
 def payload_checksum(payload: bytes, salt: bytes, first_lsn: int) -> int:
     """Return the payload's CRC, seeded so that it is good in one place only."""
-    return zlib.crc32(payload, zlib.crc32(salt + _NUMBER.pack(first_lsn)))
+    return crc32(payload, crc32(salt + _pack_number(first_lsn)))
 
 
 def header_checksum(data: bytes) -> int:
     """Return the header CRC of packed bytes: the next frame's link to this one."""
-    checksum: int
-    (checksum,) = _CHECKSUM.unpack_from(data, _HEADER.size)
+    checksum: int = _CHECKSUM.unpack_from(data, _CHECKSUM_OFFSET)[0]
     return checksum
 
 
@@ -167,7 +171,6 @@ def pack_frame(
     salt: bytes,
     kind: FrameType,
     payload: bytes,
-    *,
     first_lsn: int,
     count: int,
     previous_crc: int,
@@ -191,7 +194,7 @@ def pack_frame(
     assert first_lsn >= 1, f"first LSN {first_lsn} is below 1"
     assert first_lsn + count <= LSN_MAX, f"LSN {first_lsn} + {count} is above 2^53"
     assert watermark < first_lsn, f"watermark {watermark} is not below {first_lsn}"
-    header = _HEADER.pack(
+    header = _pack_header(
         salt,
         kind,
         FRAME_FORMAT,
@@ -205,8 +208,8 @@ def pack_frame(
         bound,
         payload_checksum(payload, salt, first_lsn),
     )
-    checksum = _CHECKSUM.pack(zlib.crc32(header))
-    return b"".join((header, checksum, payload, bytes(-length % _ALIGNMENT)))
+    checksum = _pack_checksum(crc32(header))
+    return b"".join((header, checksum, payload, _PADDING[length % _ALIGNMENT]))
 
 
 def parse_header(
@@ -223,8 +226,8 @@ def parse_header(
         return Flaw.SALT if len(data) == HEADER_BYTES else Flaw.SHORT
     if len(data) < HEADER_BYTES:
         return Flaw.SHORT
-    (crc,) = _CHECKSUM.unpack_from(data, _HEADER.size)
-    if zlib.crc32(data[: _HEADER.size]) != crc:
+    (crc,) = _CHECKSUM.unpack_from(data, _CHECKSUM_OFFSET)
+    if crc32(data[:_CHECKSUM_OFFSET]) != crc:
         return Flaw.HEADER
 
     (_, kind, form, flags, length, first, count, *rest) = _HEADER.unpack_from(data)
