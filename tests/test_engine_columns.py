@@ -32,6 +32,7 @@ NOW = Now(
     reason="",
     shift_ms=0,
     cut_ms=1,
+    offset_ms=0,
 )
 LIMITS = Limits(payload_bytes_max=2_000, batch_max=1_000)
 FIRST = 4_711
@@ -87,7 +88,7 @@ Make = Callable[[int], NewTask]
 
 def numbered(make: Make, count: int = 7) -> Columns:
     """Return the columns of some tasks as they are in the state."""
-    columns = build([make(n) for n in range(count)], NOW, LIMITS, many=True).columns
+    columns = build([make(n) for n in range(count)], NOW, LIMITS).columns
     columns.first = FIRST
     columns.created_ms = NOW.wall_ms
     return columns

@@ -7,6 +7,7 @@ careful way, and the columns are compared. Refusals are tables of arguments and 
 """
 
 import math
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -17,7 +18,7 @@ from hypothesis import strategies as some
 from wheeldb.clock.timekeeper import Now
 from wheeldb.engine.moment import DUE_MS_MAX, delay_ms, instant_ms, span_ms
 from wheeldb.engine.names import judge_id, judge_text, lookup_id
-from wheeldb.engine.request import Limits, Request, build
+from wheeldb.engine.request import Limits, Request, build, build_one
 from wheeldb.errors import PayloadTooLarge
 from wheeldb.events import ELAPSED, WALL, F
 from wheeldb.model import Fixed, Linear, NewTask, Retry
@@ -31,6 +32,7 @@ NOW = Now(
     reason="",
     shift_ms=0,
     cut_ms=1,
+    offset_ms=0,
 )
 LIMITS = Limits(payload_bytes_max=200, batch_max=1_000)
 INSTANT = datetime(2027, 3, 1, 2, 30, tzinfo=UTC)
@@ -55,7 +57,7 @@ plain_tasks = some.builds(
 
 def ask(*tasks: NewTask) -> Request:
     """Build one request of several tasks."""
-    return build(tasks, NOW, LIMITS, many=True)
+    return build(tasks, NOW, LIMITS)
 
 
 def outcome(*tasks: NewTask) -> Request | tuple[type, object]:
@@ -149,10 +151,10 @@ class TestDigest:
     def test_the_same_call_later_has_the_same(self) -> None:
         def digest_at(now: Now) -> object:
             task = NewTask("a", {"b": 1}, delay=5, id="x", priority=2)
-            return build([task], now, LIMITS, many=False).columns.digests
+            return build([task], now, LIMITS).columns.digests
 
         assert digest_at(NOW) == digest_at(
-            NOW._replace(elapsed_ms=99_000, wall_ms=1, cut_ms=0)
+            replace(NOW, elapsed_ms=99_000, wall_ms=1, cut_ms=0)
         )
 
     @pytest.mark.parametrize(
@@ -257,16 +259,16 @@ class TestRefusals:
         limits = Limits(payload_bytes_max=2**23, batch_max=10)
         tasks = [NewTask("a", {"a": "x" * (2**23 - 2**15)}, delay=1)] * 5
         with pytest.raises(PayloadTooLarge) as refused:
-            build(tasks, NOW, limits, many=True)
+            build(tasks, NOW, limits)
         assert index_of(refused.value) == 4
 
     def test_something_else_than_a_task(self) -> None:
         with pytest.raises(TypeError, match="NewTask"):
-            build([("a", None)], NOW, LIMITS, many=True)  # type: ignore[list-item]
+            build([("a", None)], NOW, LIMITS)  # type: ignore[list-item]
 
     def test_a_single_task_names_no_position(self) -> None:
         with pytest.raises(ValueError, match="finite") as refused:
-            build([NewTask("a", delay=math.nan)], NOW, LIMITS, many=False)
+            build_one("a", None, {"delay": math.nan}, NOW, LIMITS)
         assert index_of(refused.value) is None
 
 

@@ -5,7 +5,7 @@ store's settings, and show rows as values.  That is here, once; nothing is decid
 """
 
 import io
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import TypeVar
 
@@ -17,7 +17,7 @@ from wheeldb.engine.decide import Decider
 from wheeldb.engine.engine import Engine
 from wheeldb.engine.moment import DUE_MS_MAX, delay_ms, instant_ms, span_ms
 from wheeldb.engine.names import lookup_id
-from wheeldb.engine.request import Limits, Request, build
+from wheeldb.engine.request import Limits, Request, build, build_one
 from wheeldb.engine.row import Finished, Row
 from wheeldb.engine.upkeep import Upkeep
 from wheeldb.engine.values import Presenter, Receipts, instant
@@ -29,6 +29,8 @@ from wheeldb.settings import Settings
 __all__ = ("Access",)
 
 _Answer = TypeVar("_Answer")
+
+_REFUSE = Need.REFUSE
 
 
 class Access:
@@ -47,6 +49,7 @@ class Access:
         self.settings = settings
         self.presenter = Presenter(engine.keeper)
         self._is_synced = settings.is_synced
+        self._author = settings.author
         self.limits = Limits(
             payload_bytes_max=settings.payload_bytes_max,
             batch_max=settings.batch_max,
@@ -121,7 +124,7 @@ class Access:
             decide,
             synced=self._is_synced if synced is None else synced,
             need=need,
-            author=self.settings.author,
+            author=self._author,
             size=size,
             ids=ids,
         )
@@ -144,7 +147,7 @@ class Access:
         lookup_id(task_id)
         return self.commit(decide, need=need, ids=(task_id,))
 
-    def request(self, tasks: Sequence[NewTask], *, many: bool) -> Request:
+    def request(self, tasks: Sequence[NewTask], *, many: bool = True) -> Request:
         """Judge and pack tasks that are to be scheduled.
 
         Raises:
@@ -155,18 +158,26 @@ class Access:
             raise ValueError(
                 f"{len(tasks)} tasks in one call; batch_max is {self.limits.batch_max}"
             )
-        return build(tasks, self.engine.now(), self.limits, many=many)
+        return build(tasks, self.engine.now(), self.limits)
+
+    def request_one(
+        self, name: str, payload: object, options: Mapping[str, object]
+    ) -> Request:
+        """Judge and pack the arguments of one task, likewise."""
+        self.require_running()
+        return build_one(name, payload, options, self.engine.now(), self.limits)
 
     def schedule(self, request: Request) -> Scheduled:
-        """Commit a request."""
-        synced = None
+        """Commit a request that was made just now: who made it was let to."""
+        synced = self._is_synced
         if request.durability is not None:
             synced = request.durability == "fsync"
-        return self.commit(
+        return self.engine.commit(
             lambda decider: admission.schedule(decider, request),
-            need=Need.REFUSE,
-            size=request.size,
             synced=synced,
+            need=_REFUSE,
+            author=self._author,
+            size=request.size,
             ids=request.ids,
         )
 

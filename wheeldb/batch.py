@@ -58,7 +58,7 @@ class Batch:
         Raises:
             TypeError, ValueError: For an argument that can't be right.
         """
-        request = self._access.request([NewTask(name, payload, **options)], many=False)
+        request = self._access.request_one(name, payload, options)
         self._add(
             lambda decider: admission.schedule(decider, request),
             ids=request.ids,
@@ -74,7 +74,7 @@ class Batch:
         if not len(tasks):
             self._add(lambda decider: [], need=Need.RESERVE, size=0)
             return
-        request = self._access.request(tasks, many=True)
+        request = self._access.request(tasks)
         self._add(
             lambda decider: [admission.schedule(decider, request)],
             ids=request.ids,

@@ -97,32 +97,29 @@ class Driver:
         wait = self._wait
         if wait is None:
             return
-        if at_ms is None:
-            is_too_long = self._is_too_long(wait)
-        else:
-            is_too_long = wait.boottime_ms is None or at_ms < wait.boottime_ms
-        if is_too_long:
+        until_ms = FOREVER_MS if wait.boottime_ms is None else wait.boottime_ms
+        if self._is_too_long(wait, until_ms) if at_ms is None else at_ms < until_ms:
             self._wait = None
             self._waiter.wake()
 
-    def _is_too_long(self, wait: Wait) -> bool:
+    def _is_too_long(self, wait: Wait, until_ms: int) -> bool:
         upkeep = self._upkeep
         engine = upkeep.engine
-        now = engine.decider.now
-        wall_ms = upkeep.next_due(WALL, now.wall_ms)
-        if wall_ms is not None and (wait.wall_ms is None or wall_ms < wait.wall_ms):
-            return True
-        until_ms = FOREVER_MS if wait.boottime_ms is None else wait.boottime_ms
+        decider, now = engine.decider, engine.decider.now
         tail_ms = upkeep.next_tail()
         if tail_ms is not None and tail_ms < until_ms:
             return True
-        ends = engine.decider.lease_ends
-        if ends and ends[0][0] < until_ms:
+        if decider.lease_ends and decider.lease_ends[0][0] < until_ms:
             return True
-        due_ms = upkeep.next_due(ELAPSED, now.elapsed_ms)
-        return (
-            due_ms is not None and engine.keeper.elapsed_to_boottime(due_ms) < until_ms
-        )
+        window = engine.window
+        elapsed, wall = window.wheels
+        elapsed_ms, wall_ms = elapsed.next_expiration(), wall.next_expiration()
+        if window.horizons:
+            elapsed_ms = upkeep.next_due(ELAPSED, now.elapsed_ms)
+            wall_ms = upkeep.next_due(WALL, now.wall_ms)
+        if elapsed_ms is not None and elapsed_ms - now.offset_ms < until_ms:
+            return True
+        return wall_ms is not None and (wait.wall_ms is None or wall_ms < wait.wall_ms)
 
     def _run(self, work: Callable[[], None]) -> None:
         try:

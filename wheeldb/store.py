@@ -130,9 +130,9 @@ class WheelDB:
             QueueFull, StorageFullError: There is no room.
             CommitUnknown, StorePoisoned: The log failed.
         """
-        request = self._access.request([NewTask(name, payload, **options)], many=False)
-        scheduled = self._access.schedule(request)
-        return self._access.receipt_at(scheduled, 0, request.durability)
+        access = self._access
+        request = access.request_one(name, payload, options)
+        return access.receipt_at(access.schedule(request), 0, request.durability)
 
     def schedule_many(self, tasks: Sequence[NewTask]) -> Sequence[Receipt]:
         """Schedule tasks together: one frame, all or nothing.
@@ -145,7 +145,7 @@ class WheelDB:
         """
         if not len(tasks):
             return []
-        request = self._access.request(tasks, many=True)
+        request = self._access.request(tasks)
         return self._access.receipts(self._access.schedule(request), request.durability)
 
     def batch(self) -> Batch:

@@ -59,7 +59,7 @@ class HybridClock:
                 that follow it.
         """
         assert count > 0, f"count must be positive, not {count}"
-        stamp = pack(wall_ms)
+        stamp = wall_ms << COUNTER_BITS
         if stamp <= self._last:
             stamp = self._last + 1
         return self._advance(stamp, count)

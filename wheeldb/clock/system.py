@@ -52,10 +52,9 @@ class SystemClock:
         """Return both clocks, read back to back."""
         wall_ns = time.time_ns()
         boottime_ns = time.clock_gettime_ns(BOOTTIME)
-        is_cut = wall_ns % NS_PER_MS or boottime_ns % NS_PER_MS
-        return Reading(
-            wall_ns // NS_PER_MS, boottime_ns // NS_PER_MS, 1 if is_cut else 0
-        )
+        wall_ms, boottime_ms = wall_ns // NS_PER_MS, boottime_ns // NS_PER_MS
+        is_cut = wall_ms * NS_PER_MS < wall_ns or boottime_ms * NS_PER_MS < boottime_ns
+        return Reading(wall_ms, boottime_ms, 1 if is_cut else 0)
 
     def process_ns(self) -> int:
         """Return the monotonic clock in nanoseconds."""

@@ -150,8 +150,10 @@ class Continuation(NamedTuple):
     off_ms: int | None
 
 
-# One is made for every call into the store, in half the time of a frozen dataclass.
-class Now(NamedTuple):
+# Nearly every call into the store looks at one, and reads it several times. It is never
+# changed; to be frozen would make it twice as slow to make.
+@dataclass(slots=True, kw_only=True)
+class Now:
     """Where the timelines stand.
 
     Attributes:
@@ -166,6 +168,7 @@ class Now(NamedTuple):
             anchor: a step, or the sum of many small corrections.
         cut_ms: What rounding down has cut off the reading, at most; a due time that is
             reckoned from it is to be as much later.
+        offset_ms: Elapsed time less boottime: it changes when off-time is added.
     """
 
     elapsed_ms: int
@@ -175,11 +178,7 @@ class Now(NamedTuple):
     reason: str
     shift_ms: int
     cut_ms: int
-
-    @property
-    def offset_ms(self) -> int:
-        """Elapsed time less boottime: it changes when off-time is added."""
-        return self.elapsed_ms - self.boottime_ms
+    offset_ms: int
 
 
 class Timekeeper:
@@ -325,19 +324,21 @@ class Timekeeper:
         Readings of several threads may come in a little out of order: boottime counts
         as the highest one seen.
         """
-        if self._latest is not None and self._latest[0] == reading:
-            return self._latest[1]
+        latest = self._latest
+        if latest is not None and latest[0] == reading:
+            return latest[1]
         assert self._is_open, "open() comes first"
         is_believed = self._observe(reading)
         boottime_ms = self._boottime_ms
         now = Now(
-            boottime_ms + self._offset_ms,
-            reading.wall_ms if is_believed else self._floor_ms,
-            boottime_ms,
-            "assumed" if is_believed else "untrusted",
-            REASON_ASSUMED if is_believed else self._doubt(reading),
-            reading.wall_ms - reading.boottime_ms - self._anchored_gap_ms,
-            reading.cut_ms,
+            elapsed_ms=boottime_ms + self._offset_ms,
+            wall_ms=reading.wall_ms if is_believed else self._floor_ms,
+            boottime_ms=boottime_ms,
+            trust="assumed" if is_believed else "untrusted",
+            reason=REASON_ASSUMED if is_believed else self._doubt(reading),
+            shift_ms=reading.wall_ms - reading.boottime_ms - self._anchored_gap_ms,
+            cut_ms=reading.cut_ms,
+            offset_ms=self._offset_ms,
         )
         self._latest = reading, now
         return now

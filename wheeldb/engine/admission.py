@@ -23,7 +23,7 @@ from wheeldb.engine.lanes import LANE_FIRST, LANES_MAX
 from wheeldb.engine.request import Request
 from wheeldb.engine.row import LEASED, Finished, Row
 from wheeldb.errors import QueueFull, StaleVersion, TaskError, TaskExists
-from wheeldb.events import F, Kind
+from wheeldb.events import F, Kind, pack_event
 
 __all__ = ("Scheduled", "schedule")
 
@@ -31,6 +31,9 @@ __all__ = ("Scheduled", "schedule")
 # Half of the lanes that there are: a retry may need its queue's lane on the other
 # timeline, and can't be refused.
 LANES_NEW_MAX = (LANES_MAX - LANE_FIRST) // 2
+
+_SCHEDULED = Kind.SCHEDULED
+_NO_FIELDS: dict[int, object] = {}
 
 
 class Scheduled:
@@ -68,18 +71,14 @@ def schedule(decider: Decider, request: Request) -> Scheduled:
         TaskExists, StaleVersion, QueueFull: As ``if_exists`` and ``version`` say.
     """
     now, columns = decider.now, request.columns
-    request.catch_up(now.offset_ms)
+    if request.offset_ms != now.offset_ms:
+        request.catch_up(now.offset_ms)
     result = Scheduled(columns.count, now)
     if columns.ids is None:
         _require_room(decider, columns)
-        fact = Fact(
-            Kind.SCHEDULED,
-            columns.count,
-            {},
-            columns=columns,
-            packed=request.packed,
+        decider.emit(
+            Fact(_SCHEDULED, columns.count, _NO_FIELDS, columns, request.packed)
         )
-        decider.emit(fact)
         result.columns = columns
         return result
     plan = _Plan()
@@ -183,11 +182,11 @@ def _grant(
             for task_id, number in plan.replaces.items()
         }
         fact = Fact(
-            Kind.SCHEDULED,
+            _SCHEDULED,
             chosen.count,
             {F.REPLACES: replaces},
             columns=chosen,
-            packed=chosen.pack(replaces),
+            packed=pack_event(_SCHEDULED, chosen.count, chosen.pack(replaces)),
         )
         decider.emit(fact)
         result.columns = chosen
@@ -224,7 +223,7 @@ def _require_room(
             f"for; tasks_max is {bounds.tasks_max}"
         )
     if bounds.bytes_max is not None:
-        size = sum(map(len, columns.payloads))
+        size = columns.payload_bytes
         for number in displaced:
             row = state.lookup(number)
             assert row is not None, f"task {number} is gone"
@@ -234,14 +233,13 @@ def _require_room(
                 f"payloads of {state.payload_bytes} bytes are pending and {size} "
                 f"more were asked for; bytes_max is {bounds.bytes_max}"
             )
-    _require_lanes(decider, columns)
+    if len(state.lanes.keys) + columns.count > LANES_NEW_MAX:
+        _require_lanes(decider, columns)
     decider.reserve(count)
 
 
 def _require_lanes(decider: Decider, columns: Columns) -> None:
     lanes = decider.state.lanes
-    if len(lanes.keys) + columns.count <= LANES_NEW_MAX:
-        return
     count = 1 if columns.is_uniform() else columns.count
     keys = {columns.lane_key(position) for position in range(count)}
     new_count = len(keys - lanes.numbers.keys())

@@ -29,6 +29,8 @@ from wheeldb.events import ELAPSED, F, pack_fields
 __all__ = ("Columns",)
 
 _NO_OPTIONS: dict[int, object] = {}
+# Of every event that schedules tasks.
+_NAME, _PAYLOAD, _DUE = F.NAME, F.PAYLOAD, F.DUE
 
 
 class Columns:
@@ -43,6 +45,7 @@ class Columns:
         "ids",
         "lane",
         "names",
+        "payload_bytes",
         "payloads",
         "shared",
         "single",
@@ -63,6 +66,7 @@ class Columns:
         self.count = len(payloads)
         self.names = names
         self.payloads = payloads
+        self.payload_bytes = sum(map(len, payloads))
         self.dues = dues
         self.timelines = timelines
         self.ids = ids
@@ -95,9 +99,9 @@ class Columns:
             replaces: The numbers of the tasks whose place is taken, by position.
         """
         fields: dict[int, object] = {
-            F.NAME: self.names,
-            F.PAYLOAD: self.payloads,
-            F.DUE: self.dues,
+            _NAME: self.names,
+            _PAYLOAD: self.payloads,
+            _DUE: self.dues,
         }
         if self.timelines != ELAPSED:
             fields[F.TIMELINE] = self.timelines
@@ -164,10 +168,13 @@ class Columns:
 
     def lane_key(self, position: int) -> tuple[int, str, int]:
         """Return (timeline, queue, priority) of one task."""
-        options = self.options(position) if self.single else self.shared
         timelines = self.timelines
+        timeline: int = timelines if type(timelines) is int else timelines[position]  # type: ignore[index]
+        options = self.options(position) if self.single else self.shared
+        if not options:
+            return timeline, QUEUE_DEFAULT, 0
         return (
-            timelines if type(timelines) is int else timelines[position],  # type: ignore[index]
+            timeline,
             options.get(F.QUEUE, QUEUE_DEFAULT),  # type: ignore[return-value]
             options.get(F.PRIORITY, 0),
         )

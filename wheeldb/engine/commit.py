@@ -49,7 +49,18 @@ from wheeldb.clock.timekeeper import Timekeeper
 from wheeldb.disk import NO_ROOM
 from wheeldb.engine.decide import Decider
 from wheeldb.engine.flight import BrokenDecision, Flight
-from wheeldb.engine.group import Call, Group, Need, Step
+from wheeldb.engine.group import (
+    DECIDED,
+    FORMED,
+    PLACED,
+    SETTLED,
+    SYNCED,
+    SYNCING,
+    WRITTEN,
+    Call,
+    Group,
+    Need,
+)
 from wheeldb.engine.line import Line
 from wheeldb.engine.room import Room
 from wheeldb.engine.state import State
@@ -105,9 +116,11 @@ class Committer:
         self._is_closed = False
         # No unsynced event takes a number at or above it.
         self._bound = writer.position.bound
-        self._lines = {True: Line(FrameType.SYNCED), False: Line(FrameType.UNSYNCED)}
-        # The group that its leader has not brought to an end yet, by kind.
-        self._open: dict[bool, Group | None] = {True: None, False: None}
+        # By whether they are synced.
+        self._lines = {
+            True: Line(FrameType.SYNCED, self.turn),
+            False: Line(FrameType.UNSYNCED, self.pen),
+        }
         self._flight = Flight(state, window, decider, clock, keeper, hlc)
 
     # What callers use.
@@ -122,13 +135,24 @@ class Committer:
             ClosedError: The log was closed before it came to the call.
             RuntimeError: The thread is in the middle of another call.
         """
-        self._require_outside()
+        if self.lock._is_owned() or self.pen._is_owned() or self.turn._is_owned():  # type: ignore[attr-defined]
+            raise RuntimeError(
+                "this thread is committing a change already; a signal handler can't "
+                "make another: set a flag in it, and make the change outside"
+            )
         try:
             while not call.is_settled:
-                if call.is_synced:
-                    self._lead_or_wait(call)
-                else:
-                    self._lead_unsynced(call)
+                line = self._lines[call.is_synced]
+                line.join(call)
+                if line.is_synced and line.first() is not call:
+                    # Before there is a gate nobody can wake the caller: look again.
+                    if call.gate is None:
+                        call.close_gate()
+                    else:
+                        call.wait(PATIENCE_S)
+                    continue
+                with line.right:
+                    self._lead(line, call)
         except BaseException as error:
             self._leave(call, error)
             raise
@@ -142,7 +166,7 @@ class Committer:
         Raises:
             StorePoisoned: If that failed, now or before.
         """
-        self.submit(Call(_rest_on_everything, synced=True, need=Need.RESERVE))
+        self.submit(Call(_rest_on_everything, True, need=Need.RESERVE))
 
     def settle_all(self) -> None:
         """Bring every begun group to its end and sync; hold turn and pen.
@@ -156,7 +180,7 @@ class Committer:
         if self.has_unsynced():
             group = Group([], FrameType.SYNCED)
             group.rests_on = self.writer.last_lsn
-            group.step = Step.WRITTEN
+            group.step = WRITTEN
             self._bring_to_end(group)
             self._require_sound()
 
@@ -207,14 +231,14 @@ class Committer:
             if (
                 writer.position.last_type == FrameType.WATERMARK
                 or self.has_unsynced()
-                or self._open[True] is not None
+                or self._lines[True].group is not None
                 or writer.must_rotate(0)
             ):
                 return
             group = Group([], FrameType.WATERMARK)
             group.parts = [b""]
             group.hlc = self.hlc.last
-            group.step = Step.DECIDED
+            group.step = DECIDED
             self._bring_to_end(group)
 
     def write_footer(self, payload: bytes) -> int:
@@ -258,38 +282,19 @@ class Committer:
             if self._is_closed:
                 return
             self._is_closed = True
-            for group in self._open.values():
-                if group is not None:  # its leader was interrupted twice
-                    self._fail(group)
+            for line in self._lines.values():
+                if line.group is not None:  # its leader was interrupted twice
+                    self._fail(line.group)
             self.writer.close()
             self.room.close()
 
-    # Who leads.
+    # From step to step.
 
-    def _lead_or_wait(self, call: Call) -> None:
-        """Lead if no call waits before this one; else wait to be looked after."""
-        line = self._lines[True]
-        line.join(call)
-        if line.first() is call:
-            with self.turn:
-                if not call.is_settled:
-                    self._lead(line, synced=True)
-        elif call.gate is None:
-            # Before it is there nobody can wake the caller: look again.
-            call.close_gate()
-        else:
-            call.wait(PATIENCE_S)
-
-    def _lead_unsynced(self, call: Call) -> None:
-        line = self._lines[False]
-        line.join(call)
-        with self.pen:
-            if not call.is_settled and not call.is_synced:
-                self._lead(line, synced=False)
-
-    def _lead(self, line: Line, *, synced: bool) -> None:
-        """Bring one group to its end; the turn (or the pen) is held."""
-        group = self._open[synced]
+    def _lead(self, line: Line, call: Call) -> None:
+        """Bring a group to its end if the call still waits; the right to is held."""
+        if call.is_settled or call.is_synced is not line.is_synced:
+            return
+        group = line.group
         if group is None:
             calls = line.take()
             if self.poison is not None or self._is_closed:
@@ -300,27 +305,30 @@ class Committer:
             self._bring_to_end(group)
         line.tidy()
 
-    def _require_outside(self) -> None:
-        """Refuse a call from within another: a signal handler's, say."""
-        if self.lock._is_owned() or self.pen._is_owned() or self.turn._is_owned():  # type: ignore[attr-defined]
-            raise RuntimeError(
-                "this thread is committing a change already; a signal handler can't "
-                "make another: set a flag in it, and make the change outside"
-            )
-
-    # From step to step.
+    def _resume(self, synced: bool) -> None:
+        group = self._lines[synced].group
+        if group is not None:
+            self._bring_to_end(group)
 
     def _bring_to_end(self, group: Group) -> None:
         """Take a group through the steps that it has not reached yet."""
-        synced = group.is_synced
-        self._open[synced] = group
+        line = self._lines[group.is_synced]
+        line.group = group
         try:
-            self._carry_on(group)
+            if group.step < WRITTEN:
+                with self.pen:
+                    other = self._lines[not group.is_synced].group
+                    if other is not None:
+                        self._clear_pen(other)
+                    if self.poison is None:
+                        self._decide_and_write(group)
+            if group.is_synced and group.step < SYNCED and self.poison is None:
+                self._sync(group)
         except BrokenDecision as error:
             self._poison_with(error.__cause__ or error)
             self._fail(group)
         except OSError as error:
-            if error.errno is None or group.step < Step.DECIDED:
+            if error.errno is None or group.step < DECIDED:
                 raise  # not from the log: a signal handler's, or a decision's
             self._poison_with(error)
             self._fail(group)
@@ -328,41 +336,30 @@ class Committer:
         for call in group.calls:
             if call.gate is not None:
                 call.wake()
-        self._open[synced] = None
-
-    def _resume(self, synced: bool) -> None:
-        group = self._open[synced]
-        if group is not None:
-            self._bring_to_end(group)
-
-    def _carry_on(self, group: Group) -> None:
-        """Write and sync it, from the step that it has reached."""
-        if group.step < Step.WRITTEN:
-            with self.pen:
-                other = self._open[not group.is_synced]
-                if other is not None:
-                    self._clear_pen(other)
-                if self.poison is None:
-                    self._decide_and_write(group)
-        if self.poison is None and group.is_synced and group.step < Step.SYNCED:
-            self._sync(group)
+        line.group = None
 
     def _clear_pen(self, other: Group) -> None:
         """Bring a frame that an interrupted leader left half-way out of the way."""
-        if Step.FORMED < other.step < Step.WRITTEN:
+        if FORMED < other.step < WRITTEN:
             self._decide_and_write(other)
-        elif other.undo is not None and other.step == Step.FORMED:
+        elif other.undo is not None and other.step == FORMED:
             with self.lock:
                 self._flight.take_back(other)
 
     def _decide_and_write(self, group: Group) -> None:
-        while group.step < Step.WRITTEN:
-            if group.step < Step.DECIDED:
+        """Take a group to WRITTEN, or back and there again; the pen is held."""
+        while group.step < WRITTEN:
+            if group.step < DECIDED:
                 with self.lock:
                     self._flight.decide(group)
                 continue
             try:
-                self._write(group)
+                if group.step == DECIDED:
+                    self._place(group)
+                if group.placed is not None:
+                    self.writer.write(group.placed)
+                    self.writer.landed(group.placed)
+                    group.step = WRITTEN
             except LogSyncError:
                 raise
             except OSError as error:
@@ -370,38 +367,32 @@ class Committer:
                     raise
                 self._find_room(group, error)
 
-    # Writing.
-
-    def _write(self, group: Group) -> None:
-        """Write a group's frame; the pen is held."""
-        writer = self.writer
+    def _place(self, group: Group) -> None:
+        """Join a group's events to a frame, and give that its place."""
         if not group.parts:
-            group.step = Step.WRITTEN
+            group.step = WRITTEN
             return
-        if group.placed is None:
-            payload = b"".join(group.parts)
-            before_lsn, last_lsn = writer.position.last_lsn, self.state.last_lsn
-            if writer.must_rotate(len(payload)) or last_lsn >= self._bound:
-                if not group.is_synced:
-                    self._make_synced(group)
-                    return
-                if writer.must_rotate(len(payload)):
-                    writer.rotate()
-                    self._note_durable(writer.position)
-            group.placed = writer.place(
-                group.kind,
-                payload,
-                first_lsn=before_lsn + 1,
-                count=last_lsn - before_lsn,
-                hlc=group.hlc,
-                watermark=self.durable_lsn,
-                bound=lsn_bound(last_lsn),
-                align=not self.room.is_tight or group.need() < Need.RESERVE,
-            )
-            group.step = Step.PLACED
-        writer.write(group.placed)
-        writer.landed(group.placed)
-        group.step = Step.WRITTEN
+        payload = b"".join(group.parts)
+        writer = self.writer
+        before_lsn, last_lsn = writer.position.last_lsn, self.state.last_lsn
+        if last_lsn >= self._bound or writer.must_rotate(len(payload)):
+            if not group.is_synced:
+                self._make_synced(group)
+                return
+            if writer.must_rotate(len(payload)):
+                writer.rotate()
+                self._note_durable(writer.position)
+        group.placed = writer.place(
+            group.kind,
+            payload,
+            first_lsn=before_lsn + 1,
+            count=last_lsn - before_lsn,
+            hlc=group.hlc,
+            watermark=self.durable_lsn,
+            bound=lsn_bound(last_lsn),
+            align=not self.room.is_tight or group.need() < Need.RESERVE,
+        )
+        group.step = PLACED
 
     def _make_synced(self, group: Group) -> None:
         """Leave it to the turn to begin a segment or raise the bound."""
@@ -410,7 +401,7 @@ class Committer:
             for call in group.calls:
                 # Their own threads take them over to the other line.
                 call.is_synced = True
-            group.step = Step.SETTLED
+            group.step = SETTLED
 
     def _find_room(self, group: Group, error: OSError) -> None:
         """Deal with a full disk: refuse what may be refused, else give up reserves."""
@@ -432,29 +423,29 @@ class Committer:
                 call.error = refusal
                 call.is_settled = True
         if not group.calls:  # a watermark, which can wait
-            group.step = Step.SETTLED
+            group.step = SETTLED
 
     # Syncing and settling.
 
     def _sync(self, group: Group) -> None:
         """Make a group durable, and whatever landed before; the turn is held."""
         if not group.parts and group.rests_on <= self.durable_lsn:
-            group.step = Step.SYNCED
+            group.step = SYNCED
             return
-        if group.step < Step.SYNCING:
+        if group.step < SYNCING:
             # One value: descriptor and LSN belong together.
             group.position = self.writer.position
-            group.step = Step.SYNCING
+            group.step = SYNCING
         assert group.position is not None, "it was noted before the step"
         if not group.answers:
             group.answers.extend(map(self.writer.sync_data, (group.position.fd,)))
             self.syncs += 1
-        group.step = Step.SYNCED
+        group.step = SYNCED
 
     def _settle(self, group: Group) -> None:
         """Show a group's events and answer its callers."""
         with self.lock:
-            if group.step == Step.SETTLED:
+            if group.step == SETTLED:
                 return
             if self.poison is not None:
                 self._fail(group)
@@ -467,7 +458,7 @@ class Committer:
                     call.is_settled = True
             if group.parts or group.answers:
                 self.on_settled()
-            group.step = Step.SETTLED
+            group.step = SETTLED
 
     def _note_durable(self, position: Position) -> None:
         if position.last_lsn > self.durable_lsn:
@@ -481,20 +472,21 @@ class Committer:
         """Bring to an end what an interrupted thread has begun."""
         call.is_abandoned = True
         self._let_go()
-        for synced, right in ((False, self.pen), (True, self.turn)):
-            with right:
-                group = self._open[synced]
+        for synced in (False, True):
+            line = self._lines[synced]
+            with line.right:
+                group = line.group
                 if group is not None:
                     failure = _sync_failure(error)
-                    if failure is not None and group.step == Step.SYNCING:
+                    if failure is not None and group.step == SYNCING:
                         self._poison_with(failure)
-                    if group.step >= Step.DECIDED:
+                    if group.step >= DECIDED:
                         self._bring_to_end(group)
                     else:
                         with self.pen, self.lock:
                             self._flight.take_back(group)
-                        self._open[synced] = None
-                self._lines[synced].tidy()
+                        line.group = None
+                line.tidy()
 
     def _let_go(self) -> None:
         """Give back every lock that an interrupt has left in this thread's hands."""
@@ -522,7 +514,7 @@ class Committer:
                 unknown.__cause__ = self.poison
                 call.error = unknown
                 call.is_settled = True
-        group.step = Step.SETTLED
+        group.step = SETTLED
 
     def _refuse(self, calls: Iterable[Call]) -> None:
         """Answer calls that came when it was over."""

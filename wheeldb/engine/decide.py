@@ -21,11 +21,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from wheeldb.clock.timekeeper import Now
-from wheeldb.engine import undo as undoing
 from wheeldb.engine.fold import Fact, apply
 from wheeldb.engine.names import lookup_id
 from wheeldb.engine.row import Finished, Row
 from wheeldb.engine.state import State
+from wheeldb.engine.undo import Undo, merge, roll_back
 from wheeldb.engine.window import Window
 from wheeldb.errors import TaskNotFound
 from wheeldb.events import pack_author
@@ -70,6 +70,8 @@ class Decider:
         # Makes sure of the room that so many unfinished tasks need to end.
         self.reserve: Callable[[int], None] = lambda count: None
         self.parts: list[bytes] = []
+        # How many bytes the parts have.
+        self.size = 0
         self.taken: list[int] = []
         self.rests_on = 0
         # A heap of (until, number): when leases run out, in boottime.  Hints, as the
@@ -86,6 +88,7 @@ class Decider:
         """Start a group: its moment and the stamp of its first event."""
         self.now = now
         self.parts = []
+        self.size = 0
         self.taken = []
         self.rests_on = 0
         self.stamp = stamp
@@ -93,12 +96,15 @@ class Decider:
 
     def emit(self, fact: Fact) -> int:
         """Number and apply a fact and keep its bytes; return its first LSN."""
-        lsn = self.state.last_lsn + 1
+        state = self.state
+        lsn = state.last_lsn + 1
+        packed = fact.pack()
         if self.author != self._written_author:
-            self.parts.append(pack_author(self.author))
+            packed = pack_author(self.author) + packed
             self._written_author = self.author
-        self.parts.append(fact.pack())
-        apply(self.state, fact, lsn, self.stamp)
+        self.parts.append(packed)
+        self.size += len(packed)
+        apply(state, fact, lsn, self.stamp)
         if fact.columns is not None:
             self.scheduled_count += fact.count
         self.stamp += 1
@@ -108,22 +114,23 @@ class Decider:
     def atomic(self) -> Iterator[None]:
         """All or nothing: what is refused within takes back everything within."""
         state, outer = self.state, self.state.undo
-        inner = undoing.mark(state)
-        parts_count, author = len(self.parts), self._written_author
+        inner = Undo(state)
+        parts_count, size, author = len(self.parts), self.size, self._written_author
         stamp = self.stamp
         state.undo = inner
         try:
             yield
         except BaseException:
-            undoing.roll_back(state, inner)
+            roll_back(state, inner)
             del self.parts[parts_count:]
+            self.size = size
             self._written_author = author
             self.stamp = stamp
             raise
         finally:
             # An interrupt before the last line leaves `inner` to be rolled back.
             if outer is not None:
-                undoing.merge(outer, inner)
+                merge(outer, inner)
             state.undo = outer
 
     # Finding the task that an id means.

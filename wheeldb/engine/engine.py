@@ -184,16 +184,17 @@ class Engine:
             TaskError, StorageFullError: It was refused; nothing was written.
             CommitUnknown, StorePoisoned: The log failed.
         """
-        answer = self.mended(
-            lambda: self.committer.submit(
-                Call(
-                    decide, synced=synced, need=need, author=author, size=size, ids=ids
-                )
-            )
-        )
-        active = self.state.active
-        if len(active) >= self.thresholds.entries or (
-            active.payload_bytes >= self.thresholds.payload_bytes
+        submit, state, thresholds = self.committer.submit, self.state, self.thresholds
+        index = state.index
+        try:
+            answer = submit(Call(decide, synced, need, author, size, ids))
+        except IndexDamaged as damage:  # as `mended` does
+            self.mend(index, damage)
+            answer = submit(Call(decide, synced, need, author, size, ids))
+        active = state.active
+        if (
+            len(active.rows) + len(active.finished) >= thresholds.entries
+            or active.payload_bytes >= thresholds.payload_bytes
         ):
             self._make_way()
         return answer  # type: ignore[return-value]
@@ -226,7 +227,7 @@ class Engine:
 
     def _settled(self) -> None:
         """Events have become visible, or the log has failed; the lock is held."""
-        committer, wheels, now = self.committer, self.window.wheels, self.decider.now
+        committer, now = self.committer, self.decider.now
         self.ticket += 1
         if self._waiting:
             self.changed.notify_all()
@@ -235,7 +236,8 @@ class Engine:
             self._tell_ready()
             self.alarm()
             return
-        if wheels[ELAPSED].is_due(now.elapsed_ms) or wheels[WALL].is_due(now.wall_ms):
+        elapsed, wall = self.window.wheels
+        if elapsed.is_due(now.elapsed_ms) or wall.is_due(now.wall_ms):
             self._tell_ready()
         last_lsn = committer.writer.position.last_lsn
         if last_lsn != self._settled_lsn:

@@ -20,12 +20,11 @@ from collections.abc import Iterator
 from wheeldb.clock import Clock
 from wheeldb.clock.hlc import HybridClock
 from wheeldb.clock.timekeeper import Timekeeper
-from wheeldb.engine import undo as undoing
 from wheeldb.engine.decide import Decider
-from wheeldb.engine.group import Call, Group, Step
+from wheeldb.engine.group import DECIDED, FORMED, Call, Group
 from wheeldb.engine.line import GROUP_BYTES_MAX, GROUP_EVENTS_MAX
 from wheeldb.engine.state import State
-from wheeldb.engine.undo import Undo
+from wheeldb.engine.undo import Undo, roll_back
 from wheeldb.engine.window import Window
 from wheeldb.errors import (
     CorruptionError,
@@ -84,25 +83,24 @@ class Flight:
             self.take_back(group)
         state, decider = self.state, self.decider
         reading = self._clock.read()
-        decider.begin(self._keeper.now(reading), self._hlc.now(reading.wall_ms))
+        group.hlc = self._hlc.now(reading.wall_ms)
+        decider.begin(self._keeper.now(reading), group.hlc)
         group.parts, group.taken = decider.parts, decider.taken
-        group.hlc = decider.stamp
-        group.undo = undoing.mark(state)
+        group.undo = state.undo = undo = Undo(state)
         self._groups.append(group)
-        state.undo = group.undo
         try:
             if not self._decide_calls(group):
                 self.take_back(group)
                 return
             self._hlc.restore(decider.stamp - 1)
             group.rests_on = decider.rests_on
-            group.undo.last_lsn = state.last_lsn
+            undo.last_lsn = state.last_lsn
             if state.touched:
                 group.touched, state.touched = state.touched, []
             state.undo = None
-            group.step = Step.DECIDED
+            group.step = DECIDED
         except BaseException as error:
-            if group.step < Step.DECIDED:
+            if group.step < DECIDED:
                 self.take_back(group)
                 if _is_repeated(group.deciding, error):
                     raise BrokenDecision(str(error)) from error
@@ -110,24 +108,22 @@ class Flight:
 
     def _decide_calls(self, group: Group) -> bool:
         """Decide them, or as many as make a frame; return False to begin again."""
-        state, parts, is_synced = self.state, group.parts, group.is_synced
+        state, decider, is_synced = self.state, self.decider, group.is_synced
         first_lsn = state.last_lsn
-        parts_count = size = 0
         for position, call in enumerate(group.calls):
             if call.is_settled or call.is_synced is not is_synced:
                 continue
             if call.is_abandoned:
                 call.is_settled = True
                 continue
+            size = decider.size
             if state.last_lsn - first_lsn >= GROUP_EVENTS_MAX or size > GROUP_BYTES_MAX:
                 # The others are still in the line.
                 del group.calls[position:]
                 break
             group.deciding = call
             self._decide_call(call)
-            added = sum(map(len, parts[parts_count:]))
-            parts_count = len(parts)
-            size += added
+            added = decider.size - size
             if added > PAYLOAD_BYTES_MAX:
                 call.error = PayloadTooLarge(
                     f"the call takes {added} bytes of log, at most {PAYLOAD_BYTES_MAX} "
@@ -135,7 +131,7 @@ class Flight:
                 )
                 call.is_settled = True
                 return False
-            if size > PAYLOAD_BYTES_MAX:
+            if decider.size > PAYLOAD_BYTES_MAX:
                 del group.calls[position:]
                 return False
         return True
@@ -164,15 +160,15 @@ class Flight:
 
         May be called again if it was interrupted; without a decision it does nothing.
         """
-        group.step = Step.FORMED
+        group.step = FORMED
         group.placed = None
         undo = group.undo
         if undo is None:
             return
         state, window = self.state, self.window
         if state.undo is not None and state.undo is not undo:
-            undoing.roll_back(state, state.undo)  # a batch's own, cut short
-        undoing.roll_back(state, undo)
+            roll_back(state, state.undo)  # a batch's own, cut short
+        roll_back(state, undo)
         state.undo = None
         state.touched = []
         window.forget_lanes()

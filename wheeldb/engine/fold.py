@@ -40,7 +40,6 @@ class Fact:
         kind: int,
         count: int,
         fields: dict[int, object],
-        *,
         columns: Columns | None = None,
         packed: bytes | None = None,
     ) -> None:
@@ -48,7 +47,7 @@ class Fact:
         self.count = count
         self.fields = fields
         self.columns = columns
-        # The fields' bytes, where the caller's thread has packed them already.
+        # The event's bytes, where the caller's thread has packed them already.
         self.packed = packed
 
     @classmethod
@@ -61,8 +60,9 @@ class Fact:
 
     def pack(self) -> bytes:
         """Return the event's bytes."""
-        fields = self.packed if self.packed is not None else pack_fields(self.fields)
-        return pack_event(self.kind, self.count, fields)
+        if self.packed is not None:
+            return self.packed
+        return pack_event(self.kind, self.count, pack_fields(self.fields))
 
 
 def apply(state: State, fact: Fact, lsn: int, hlc: int) -> None:
@@ -82,10 +82,10 @@ def _scheduled(state: State, fact: Fact, lsn: int, hlc: int) -> None:
     assert columns is not None, "a SCHEDULED fact carries its columns"
     columns.first = lsn
     columns.created_ms = physical_ms(hlc)
-    replaces: dict[int, int] = fact.fields.get(F.REPLACES, {})  # type: ignore[assignment]
-    for number in replaces.values():
-        state.remove(_row(state, number, lsn))
     if columns.ids is not None:
+        replaces: dict[int, int] = fact.fields.get(F.REPLACES, {})  # type: ignore[assignment]
+        for number in replaces.values():
+            state.remove(_row(state, number, lsn))
         for task_id in columns.ids:
             if task_id is not None:
                 finished = state.finished_of(task_id)

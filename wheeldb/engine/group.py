@@ -24,16 +24,30 @@ from typing import TYPE_CHECKING
 from wheeldb.log.frame import FrameType
 
 if TYPE_CHECKING:
-    from collections import deque
     from collections.abc import Callable, Sequence
 
     from wheeldb.engine.columns import Columns
     from wheeldb.engine.decide import Decider
+    from wheeldb.engine.line import Line
     from wheeldb.engine.row import Row
     from wheeldb.engine.undo import Undo
     from wheeldb.log.writer import Placed, Position
 
-__all__ = ("Call", "Group", "Need", "Step")
+__all__ = (
+    "DECIDED",
+    "FORMED",
+    "PLACED",
+    "SETTLED",
+    "SYNCED",
+    "SYNCING",
+    "WRITTEN",
+    "Call",
+    "Group",
+    "Need",
+)
+
+# How far a group has come.
+FORMED, DECIDED, PLACED, WRITTEN, SYNCING, SYNCED, SETTLED = range(7)
 
 
 class Need(IntEnum):
@@ -55,7 +69,7 @@ class Call:
         size: About how many bytes it adds to the frame.
         ids: The tasks that ``CommitUnknown`` will name.
         is_abandoned: Its caller was interrupted and wants no answer.
-        line: Where it waits.
+        line: The line in which it waits.
     """
 
     __slots__ = (
@@ -77,9 +91,8 @@ class Call:
     def __init__(
         self,
         decide: "Callable[[Decider], object]",
-        *,
         synced: bool,
-        need: Need = Need.REFUSE,
+        need: Need,
         author: str = "",
         size: int = 64,
         ids: "Sequence[str]" = (),
@@ -96,7 +109,7 @@ class Call:
         self.is_abandoned = False
         # How often deciding it broke off.
         self.strikes = 0
-        self.line: deque[Call] | None = None
+        self.line: Line | None = None
         # Locked while its caller waits for a leader to look after it.
         self.gate: threading.Lock | None = None
 
@@ -117,18 +130,6 @@ class Call:
         if gate is not None and gate.locked():
             with suppress(RuntimeError):  # another thread was quicker
                 gate.release()
-
-
-class Step:
-    """How far a group has come; plain numbers, as they are looked at all the time."""
-
-    FORMED = 0
-    DECIDED = 1
-    PLACED = 2
-    WRITTEN = 3
-    SYNCING = 4
-    SYNCED = 5
-    SETTLED = 6
 
 
 class Group:
@@ -172,7 +173,7 @@ class Group:
         self.calls = calls
         self.kind = kind
         self.is_synced = kind is FrameType.SYNCED
-        self.step: int = Step.FORMED
+        self.step: int = FORMED
         self.undo: Undo | None = None
         self.deciding: Call | None = None
         self.parts: list[bytes] = []

@@ -9,13 +9,18 @@ one frame may hold, and lets go of them when they have their answers::
     tidy()        the leader: forget who was answered, wake the next leader
 
 There is one line for synced calls and one for the others. A call that is to be synced
-after all leaves its line by itself: it has joined another.
+after all leaves its line by itself: it has joined another. Each line has the lock that
+is the right to lead it, and the group that was taken from it and has not ended.
 """
 
 from collections import deque
+from typing import TYPE_CHECKING
 
-from wheeldb.engine.group import Call
+from wheeldb.engine.group import Call, Group
 from wheeldb.log.frame import FrameType
+
+if TYPE_CHECKING:
+    import threading
 
 __all__ = ("GROUP_BYTES_MAX", "GROUP_EVENTS_MAX", "Line")
 
@@ -27,9 +32,14 @@ GROUP_BYTES_MAX = 2**20
 class Line:
     """Calls in the order in which they came."""
 
-    def __init__(self, kind: FrameType) -> None:
+    __slots__ = ("_calls", "group", "is_synced", "kind", "right")
+
+    def __init__(self, kind: FrameType, right: "threading.RLock") -> None:
         self.kind = kind
-        self._is_synced = kind is FrameType.SYNCED
+        self.is_synced = kind is FrameType.SYNCED
+        self.right = right
+        # What its leader has not brought to an end yet.
+        self.group: Group | None = None
         self._calls: deque[Call] = deque()
 
     def __len__(self) -> int:
@@ -38,8 +48,8 @@ class Line:
 
     def join(self, call: Call) -> None:
         """Put a call at the end, unless it waits here already."""
-        if call.line is not self._calls:
-            call.line = self._calls
+        if call.line is not self:
+            call.line = self
             self._calls.append(call)
 
     def first(self) -> Call | None:
@@ -60,7 +70,7 @@ class Line:
         taken: list[Call] = []
         size = 0
         for call in list(self._calls):
-            if call.is_settled or call.is_synced is not self._is_synced:
+            if call.is_settled or call.is_synced is not self.is_synced:
                 continue
             if call.is_abandoned:
                 call.is_settled = True
@@ -76,7 +86,7 @@ class Line:
         calls = self._calls
         while calls:
             call = calls[0]
-            if not (call.is_settled or call.is_abandoned or call.line is not calls):
+            if not (call.is_settled or call.is_abandoned or call.line is not self):
                 call.wake()
                 return
             calls.popleft()

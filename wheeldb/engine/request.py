@@ -19,7 +19,7 @@ says nothing, and leaves it to the careful one.
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
-from typing import NamedTuple, TypeVar
+from typing import TypeAlias, TypeVar
 
 import msgpack
 
@@ -34,11 +34,11 @@ from wheeldb.engine.moment import (
 from wheeldb.engine.names import ID_BYTES_MAX, judge_id, judge_text
 from wheeldb.engine.options import OPTIONS
 from wheeldb.errors import PayloadTooLarge
-from wheeldb.events import ELAPSED, WALL
+from wheeldb.events import ELAPSED, WALL, Kind, pack_event
 from wheeldb.model import NewTask
 from wheeldb.payload import pack_flat, pack_payload
 
-__all__ = ("Limits", "Request", "build", "judge_size")
+__all__ = ("Limits", "Request", "build", "build_one", "judge_size")
 
 # A call is one frame: what a frame may hold, and room for its author and an ack.
 REQUEST_BYTES_MAX = 32 * 2**20 - 2**16
@@ -76,13 +76,17 @@ class Request:
         self.durability = durability
         # Of the moment from which its delays were reckoned.
         self.offset_ms = offset_ms
-        # Without ids nothing about them depends on the state: packed right away.
-        self.packed = columns.pack() if columns.ids is None else None
+        # Without ids nothing about them depends on the state: their event is packed
+        # right away.
+        self.packed: bytes | None = None
         # How many bytes it adds to a frame, at most.
-        self.size = 0
-        if columns.count:
-            self.size = _size(columns) if self.packed is None else len(self.packed)
-        judge_size(self.size)
+        if columns.ids is None:
+            self.packed = packed = _pack(columns)
+            self.size = len(packed) if columns.count else 0
+        else:
+            self.size = _size(columns)
+        if self.size > REQUEST_BYTES_MAX:
+            judge_size(self.size)
 
     def __len__(self) -> int:
         """Return how many tasks it asks for."""
@@ -103,7 +107,7 @@ class Request:
             self.offset_ms = offset_ms
             self.columns.move_delays(late_ms)
             if self.packed is not None:
-                self.packed = self.columns.pack()
+                self.packed = _pack(self.columns)
 
     def if_exists_at(self, position: int) -> str:
         """Return what is to happen if the id of one task exists."""
@@ -125,11 +129,16 @@ def judge_size(size: int) -> None:
         )
 
 
+def _pack(columns: Columns) -> bytes:
+    """Return the bytes of the event that schedules them."""
+    return pack_event(Kind.SCHEDULED, columns.count, columns.pack())
+
+
 def _size(columns: Columns) -> int:
     """Return how many bytes the columns take when they are packed, at most."""
     texts = [task_id for task_id in columns.ids or () if task_id is not None]
     texts += [columns.names] if type(columns.names) is str else columns.names
-    size = _TASK_BYTES * (columns.count + 1) + sum(map(len, columns.payloads))
+    size = _TASK_BYTES * (columns.count + 1) + columns.payload_bytes
     size += sum(len(text) if text.isascii() else 4 * len(text) for text in texts)
     for options in (columns.shared, columns.single):
         if options:
@@ -137,33 +146,53 @@ def _size(columns: Columns) -> int:
     return size
 
 
-def build(tasks: Sequence[NewTask], now: Now, limits: Limits, *, many: bool) -> Request:
-    """Return the request that ``tasks`` make.
+def build_one(
+    name: str, payload: object, options: Mapping[str, object], now: Now, limits: Limits
+) -> Request:
+    """Return the request that the arguments of one ``NewTask`` make.
 
     Raises:
         TypeError: For an argument of the wrong type, or not exactly one of ``delay``
             and ``at``.
         ValueError: For one out of its range.
-        PayloadTooLarge: For a payload, or all of them together, over the limit.
-
-        With ``many``, the error's ``index`` tells which task it was.
+        PayloadTooLarge: For a payload over the limit.
     """
-    if len(tasks) > 1:
-        columns = _plain_columns(tasks, now, limits)
-        if columns is not None:
-            return Request(columns, "same", None, now.offset_ms)
+    name, packed, due_ms, timeline, task_id, digest, fields, if_exists, durability = (
+        _judge(name, payload, options, now, limits.payload_bytes_max)
+    )
+    ids: list[str | None] | None = None
+    digests: list[bytes | None] | None = None
+    if task_id is not None:
+        ids, digests = [task_id], [digest]
+    columns = Columns(name, [packed], due_ms, timeline, ids, fields, None, digests)
+    return Request(columns, if_exists, durability, now.offset_ms)
+
+
+def build(tasks: Sequence[NewTask], now: Now, limits: Limits) -> Request:
+    """Return the request that ``tasks`` make.
+
+    Raises:
+        TypeError, ValueError: As ``build_one``; ``index`` tells which task it was.
+        PayloadTooLarge: For a payload, or all of them together, over the limit.
+    """
+    columns = _plain_columns(tasks, now, limits)
+    if columns is not None:
+        return Request(columns, "same", None, now.offset_ms)
     judged: list[_Judged] = []
     size = 0
     try:
         for task in tasks:
-            one = _judge(task, now, limits.payload_bytes_max)
-            size += len(one.payload)
+            if type(task) is not NewTask:
+                raise TypeError(f"a {type(task).__name__} is not a NewTask")
+            one = _judge(
+                task.name, task.payload, task.options, now, limits.payload_bytes_max
+            )
+            size += len(one[1])
             judge_size(size)
             judged.append(one)
     except (TypeError, ValueError) as error:
-        if many:
-            error.index = len(judged)  # type: ignore[union-attr]
-            error.add_note(f"in task {len(judged)} of the call")
+        error.index = len(judged)  # type: ignore[union-attr]
+        error.add_note(f"in task {len(judged)} of the call")
         raise
     return _request(judged, now.offset_ms)
 
@@ -206,26 +235,30 @@ def _plain_columns(
 _NUMBERS = frozenset((int, float))
 
 
-class _Judged(NamedTuple):
-    """One task, judged and packed."""
+# One task, judged and packed: name, payload, due time, timeline, id, digest, options,
+# what to do if the id exists, durability.
+_Judged: TypeAlias = tuple[
+    str,
+    bytes,
+    int,
+    int,
+    str | None,
+    bytes | None,
+    dict[int, object] | None,
+    str,
+    str | None,
+]
 
-    name: str
-    payload: bytes
-    due_ms: int
-    timeline: int
-    id: str | None = None
-    digest: bytes | None = None
-    fields: dict[int, object] | None = None
-    if_exists: str = "same"
-    durability: str | None = None
 
-
-def _judge(task: NewTask, now: Now, payload_bytes_max: int) -> _Judged:
-    if type(task) is not NewTask:
-        raise TypeError(f"a {type(task).__name__} is not a NewTask")
-    options = task.options
-    name = judge_text(task.name, "the task's name", ID_BYTES_MAX)
-    packed = pack_payload(task.payload, payload_bytes_max)
+def _judge(
+    name: object,
+    payload: object,
+    options: Mapping[str, object],
+    now: Now,
+    payload_bytes_max: int,
+) -> _Judged:
+    text = judge_text(name, "the task's name", ID_BYTES_MAX)
+    packed = pack_payload(payload, payload_bytes_max)
     delay, at = options.get("delay"), options.get("at")
     if (delay is None) == (at is None):
         raise TypeError("give exactly one of delay and at")
@@ -238,16 +271,18 @@ def _judge(task: NewTask, now: Now, payload_bytes_max: int) -> _Judged:
         if given_ms:
             due_ms += given_ms + now.cut_ms
     if due_ms > DUE_MS_MAX:
-        raise ValueError(f"the due time lies behind the year 9999: {task!r:.200}")
+        raise ValueError(
+            f"the due time lies behind the year 9999: {text!r}, {options!r:.200}"
+        )
     if len(options) == 1:  # the due time
-        return _Judged(name, packed, due_ms, timeline)
+        return text, packed, due_ms, timeline, None, None, None, "same", None
     task_id, if_exists, durability = _judge_terms(options)
     fields = _fields_of(options)
     digest = None
     if task_id is not None:
-        digest = _digest(name, packed, timeline, given_ms, fields)
-    return _Judged(
-        name,
+        digest = _digest(text, packed, timeline, given_ms, fields)
+    return (
+        text,
         packed,
         due_ms,
         timeline,
@@ -263,19 +298,6 @@ def _request(judged: list[_Judged], offset_ms: int) -> Request:
     """Return what was judged as one request, columns folded."""
     if not judged:
         return Request(Columns([], [], []), "same", None, offset_ms)
-    if len(judged) == 1:
-        (one,) = judged
-        columns = Columns(
-            one.name,
-            [one.payload],
-            one.due_ms,
-            one.timeline,
-            None if one.id is None else [one.id],
-            one.fields,
-            None,
-            None if one.id is None else [one.digest],
-        )
-        return Request(columns, one.if_exists, one.durability, offset_ms)
     names, payloads, dues, timelines, ids, digests, fields, if_exists, durabilities = (
         map(list, zip(*judged, strict=True))
     )

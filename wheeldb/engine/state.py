@@ -233,7 +233,7 @@ class State:
             lane_key = columns.lane_key(0)
             self._count(lane_key[1], SCHEDULED, count)
             lane = columns.lane = self.lanes.number(lane_key)
-            if F.EXPIRES in columns.shared:
+            if columns.shared and F.EXPIRES in columns.shared:
                 self.lanes.note_expiry(lane)
         else:
             for position in range(count):
@@ -242,9 +242,8 @@ class State:
                 lane = self.lanes.number(lane_key)
                 if F.EXPIRES in columns.options(position):
                     self.lanes.note_expiry(lane)
-        size = sum(map(len, columns.payloads))
-        self.payload_bytes += size
-        active.payload_bytes += size
+        self.payload_bytes += columns.payload_bytes
+        active.payload_bytes += columns.payload_bytes
         self.pending_count += count
         if self.touched is not None:
             self.touched.append(columns)
@@ -365,7 +364,10 @@ class State:
 
     def _count(self, queue: str, state: int, by: int) -> None:
         key = (queue, state)
-        self.pending[key] = self.pending.get(key, 0) + by
+        pending, undo = self.pending, self.undo
+        if undo is not None and key not in undo.pending:
+            undo.pending[key] = pending.get(key, ABSENT)
+        pending[key] = pending.get(key, 0) + by
 
 
 def row_from_index(snapshot: Snapshot, number: int) -> Row | None:

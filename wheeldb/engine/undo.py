@@ -3,13 +3,13 @@
 Two needs, one record.  An event shows once it is durable, but the state holds it as
 soon as it is numbered: a reader that meets a younger row asks the undo record for the
 older one.  And a decision may be cut short at any bytecode (a Ctrl-C), or a batch be
-refused midway: then everything since its mark is put back.
+refused midway: then everything since the record began is put back.
 
-For each key the *first* value since the mark is kept, ``ABSENT`` where there was none.
+For each key the *first* value since then is kept, ``ABSENT`` where there was none.
 Keys at or above ``first_lsn`` need no record: they are the group's own.
 
 Ensures, in ``roll_back``, whatever bytecode the change was cut short at:
- 1. Every lookup answers as it did when ``mark`` was called.
+ 1. Every lookup answers as it did when the record began.
  2. Counters, tables and the next LSN are those of then.
  3. Rolling back twice is the same as once.
 """
@@ -23,7 +23,7 @@ from wheeldb.log.frame import LSN_MAX
 if TYPE_CHECKING:
     from wheeldb.engine.state import State
 
-__all__ = ("ABSENT", "Undo", "mark", "merge", "roll_back")
+__all__ = ("ABSENT", "Undo", "merge", "roll_back")
 
 
 class _Absent:
@@ -32,6 +32,21 @@ class _Absent:
 
 
 ABSENT: Final = _Absent()
+
+_REPLACED = (
+    "last_lsn",
+    "last_hlc",
+    "incarnation",
+    "anchor",
+    "place",
+    "doubt",
+    "paused_queues",
+    "forgotten_through",
+    "finished_count",
+    "pending_count",
+    "payload_bytes",
+)
+_read_replaced = attrgetter(*_REPLACED)
 
 
 class Undo:
@@ -51,53 +66,26 @@ class Undo:
         "touched_count",
     )
 
-    def __init__(self, first_lsn: int) -> None:
-        self.first_lsn = first_lsn
+    def __init__(self, state: "State") -> None:
+        """Begin the record of the state as it is; changes fill it while it is there."""
+        self.first_lsn = state.last_lsn + 1
         # The last of the group's own numbers, once all are known.
         self.last_lsn = LSN_MAX
         self.rows: dict[int, Row] = {}
         self.ids: dict[str, object] = {}
         self.finished: dict[int, Finished | None] = {}
         self.finished_ids: dict[str, object] = {}
-        self.pending: dict[tuple[str, int], int] = {}
-        self.lanes_count = 0
-        self.expiring: frozenset[int] = frozenset()
-        self.touched_count = 0
+        self.pending: dict[tuple[str, int], object] = {}
+        lanes = state.lanes
+        self.lanes_count = len(lanes.keys)
+        self.expiring = lanes.expiring
+        self.touched_count = len(state.touched) if state.touched is not None else 0
         # The state's own attributes that events replace rather than change.
-        self.tables: tuple[object, ...] = ()
-
-
-_REPLACED = (
-    "last_lsn",
-    "last_hlc",
-    "incarnation",
-    "anchor",
-    "place",
-    "doubt",
-    "paused_queues",
-    "forgotten_through",
-    "finished_count",
-    "pending_count",
-    "payload_bytes",
-)
-
-
-_read_replaced = attrgetter(*_REPLACED)
-
-
-def mark(state: "State") -> Undo:
-    """Return a record of the state as it is; changes fill it while it is current."""
-    undo = Undo(state.last_lsn + 1)
-    undo.tables = _read_replaced(state)
-    undo.pending = state.pending.copy()
-    undo.lanes_count = len(state.lanes.keys)
-    undo.expiring = state.lanes.expiring
-    undo.touched_count = len(state.touched) if state.touched is not None else 0
-    return undo
+        self.tables: tuple[object, ...] = _read_replaced(state)
 
 
 def roll_back(state: "State", undo: Undo) -> None:
-    """Put everything back to where ``mark`` saw it."""
+    """Put everything back to where the record began."""
     active, first_lsn = state.active, undo.first_lsn
     for number in [number for number in active.rows if number >= first_lsn]:
         del active.rows[number]
@@ -115,7 +103,7 @@ def roll_back(state: "State", undo: Undo) -> None:
     _restore(active.finished, undo.finished)
     _restore(active.ids, undo.ids)
     _restore(active.finished_ids, undo.finished_ids)
-    state.pending = undo.pending.copy()
+    _restore(state.pending, undo.pending)
     state.lanes.cut(undo.lanes_count)
     state.lanes.expiring = undo.expiring
     for kept in state.awaited.values():
@@ -129,6 +117,8 @@ def roll_back(state: "State", undo: Undo) -> None:
 
 def merge(outer: Undo, inner: Undo) -> None:
     """Add to the record of a group what a batch within it replaced."""
+    for key, count in inner.pending.items():
+        outer.pending.setdefault(key, count)
     for number, old in inner.rows.items():
         if number < outer.first_lsn:
             outer.rows.setdefault(number, old)

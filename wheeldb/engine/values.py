@@ -30,6 +30,7 @@ __all__ = ("Presenter", "Receipts", "instant")
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MILLISECOND = timedelta(milliseconds=1)
+_DUE, _SCHEDULED = TaskState.DUE, TaskState.SCHEDULED
 _STATES = {LEASED: TaskState.LEASED, DEAD: TaskState.DEAD, PARKED: TaskState.PARKED}
 
 
@@ -130,22 +131,25 @@ class Presenter:
     ) -> Receipt:
         """Return the receipt for one task of a request, as of its decision."""
         now = scheduled.now
-        standing = scheduled.standing.get(position)
-        if standing is not None:
-            return self.receipt(*standing, now, paused_queues, durability)
+        if position in scheduled.standing:
+            kept, created = scheduled.standing[position]
+            return self.receipt(kept, created, now, paused_queues, durability)
         # It was scheduled; a row would take as long to make as the receipt.
         columns, index = scheduled.place_of(position)
         number = columns.first + index
         timeline, due_ms = columns.timeline(index), columns.due(index)
+        queue, version = QUEUE_DEFAULT, 0
         options = columns.options(index)
-        queue: str = options.get(F.QUEUE, QUEUE_DEFAULT)  # type: ignore[assignment]
+        if options:
+            queue = options.get(F.QUEUE, QUEUE_DEFAULT)  # type: ignore[assignment]
+            version = options.get(F.VERSION, 0)  # type: ignore[assignment]
         return Receipt(
             columns.id(index) or generated_id(number),
             self.due_at(timeline, due_ms),
             number,
             True,
             _waiting_state(timeline, due_ms, queue, now, paused_queues),
-            options.get(F.VERSION, 0),  # type: ignore[arg-type]
+            version,
             durability,
         )
 
@@ -156,7 +160,7 @@ def _waiting_state(
     if queue in paused_queues:
         return TaskState.PAUSED
     now_ms = now.wall_ms if timeline == WALL else now.elapsed_ms
-    return TaskState.DUE if due_ms <= now_ms else TaskState.SCHEDULED
+    return _DUE if due_ms <= now_ms else _SCHEDULED
 
 
 def _finished_task(kept: Finished) -> Task:

@@ -137,23 +137,26 @@ class Window:
         self._fresh = []
         self.horizons = dict.fromkeys(list(self.lanes.numbers.values()), (-1, 0))
 
-    @_whole_or_reset
     def reconcile(
         self, touched: Iterable[tuple[Row | None, Row | None] | Columns]
     ) -> None:
         """Place anew what the state changed; doing it twice changes nothing."""
-        for change in touched:
-            if type(change) is Columns:
-                self._place_columns(change)
-                continue
-            old, new = change  # type: ignore[misc]
-            if old is not None and old.state == SCHEDULED:
-                self._take_back(old)
-            if new is not None and new.state == SCHEDULED:
-                lane = self.lanes.of_row(new)
-                if lane >= LANE_FIRST:
-                    self._place(lane, new.due_ms, new.number)
-        self._trim()
+        try:  # `_whole_or_reset`, spelled out: every commit comes this way
+            for change in touched:
+                if type(change) is Columns:
+                    self._place_columns(change)
+                    continue
+                old, new = change  # type: ignore[misc]
+                if old is not None and old.state == SCHEDULED:
+                    self._take_back(old)
+                if new is not None and new.state == SCHEDULED:
+                    lane = self.lanes.of_row(new)
+                    if lane >= LANE_FIRST:
+                        self._place(lane, new.due_ms, new.number)
+            self._trim()
+        except BaseException:
+            self.reset()
+            raise
 
     @_whole_or_reset
     def place(self, lane: int, due_ms: int, number: int) -> None:
@@ -161,29 +164,33 @@ class Window:
         self._place(lane, due_ms, number)
 
     def _place(self, lane: int, due_ms: int, number: int) -> None:
-        if self._is_closed(lane):
+        if lane in self.closed or (self.paused_queues and self._is_closed(lane)):
             return
+        if due_ms < 0:
+            due_ms = 0
         horizon = self.horizons.get(lane)
-        if horizon is None or (max(due_ms, 0), number) < horizon:
+        if horizon is None or (due_ms, number) < horizon:
             timeline = self.lanes.key(lane)[0]
-            self.wheels[timeline].insert(entry_of(due_ms, lane, number))
+            # `entry_of`, spelled out to spare a call.
+            self.wheels[timeline].insert(
+                (due_ms << DUE_SHIFT) | (lane << LANE_SHIFT) | number
+            )
 
     def _place_columns(self, columns: Columns) -> None:
-        first, lane = columns.first, columns.lane
+        first, lane, dues = columns.first, columns.lane, columns.dues
         if lane is None:
             for position in range(columns.count):
                 lane = self.lanes.number(columns.lane_key(position))
                 self._place(lane, columns.due(position), first + position)
             return
-        if columns.count == 1:
-            self._place(lane, columns.due(0), first)
+        if columns.count == 1 and type(dues) is int:
+            self._place(lane, dues, first)
             return
         if self._is_closed(lane):
             return
         horizon_ms = self.horizons.get(lane, (1 << 62, 0))[0]
         base = (lane << LANE_SHIFT) | first
         wheel = self.wheels[self.lanes.key(lane)[0]]
-        dues = columns.dues
         if type(dues) is int:
             if dues <= horizon_ms:
                 base |= max(dues, 0) << DUE_SHIFT
@@ -364,7 +371,9 @@ class Window:
         self._trim()
 
     def _trim(self) -> None:
-        if len(self) <= self.entries_max + self.entries_max // 4:
+        elapsed, wall = self.wheels
+        size = elapsed.size + wall.size + self.ready_count
+        if size <= self.entries_max + self.entries_max // 4:
             return
         if self.ready_count > self.entries_max:
             self._trim_ready()
