@@ -15,12 +15,12 @@ It can't crash, fail or fill up; for tests of that there is
 
 import errno
 import os
-import posixpath
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
+from wheeldb.disk.naming import judge_places, judge_replacing, names_of
 from wheeldb.disk.seam import Data, FileInfo, LockHeld
 
 __all__ = ("MemoryDisk", "MemoryDiskLock")
@@ -177,15 +177,18 @@ class MemoryDisk:
             moved = source_parent.entries.get(source_name)
             if moved is None:
                 raise _error(errno.ENOENT, source)
-            old, new = _names(source), _names(target)
-            if old != new and new[: len(old)] == old:
-                raise _error(errno.EINVAL, target)
-            if old != new and old[: len(new)] == new:
-                raise _error(errno.ENOTEMPTY, target)
+            judge_places(source, target)
             replaced = target_parent.entries.get(target_name)
             if replaced is moved:
                 return
-            _check_replace(moved, replaced, target)
+            if replaced is not None:
+                judge_replacing(
+                    target,
+                    moves_directory=isinstance(moved, _Directory),
+                    entries_count=len(replaced.entries)
+                    if isinstance(replaced, _Directory)
+                    else None,
+                )
             target_parent.entries[target_name] = moved
             del source_parent.entries[source_name]
 
@@ -259,7 +262,7 @@ class MemoryDisk:
     # The ways in.
 
     def _index_at(self, path: str) -> object:
-        key = "/".join(_names(path))
+        key = "/".join(names_of(path))
         with self._mutex:
             if key not in self._indexes:
                 self._indexes[key] = self._make_index(path)
@@ -279,7 +282,7 @@ class MemoryDisk:
 
     def _find(self, path: str) -> _Node | None:
         found: _Node | None = self._root
-        for name in _names(path):
+        for name in names_of(path):
             if not isinstance(found, _Directory):
                 raise _error(errno.ENOTDIR, path)
             found = found.entries.get(name)
@@ -304,7 +307,7 @@ class MemoryDisk:
         return found
 
     def _parent(self, path: str) -> tuple[_Directory, str]:
-        names = _names(path)
+        names = names_of(path)
         if not names:
             raise _error(errno.EBUSY, path)
         return self._directory("/".join(names[:-1])), names[-1]
@@ -352,21 +355,6 @@ class MemoryDiskLock:
     def release(self) -> None:
         """Give the lock up; a second call does nothing."""
         self._disk._release(self)
-
-
-def _check_replace(moved: _Node, replaced: _Node | None, path: str) -> None:
-    if isinstance(replaced, _File):
-        if isinstance(moved, _Directory):
-            raise _error(errno.ENOTDIR, path)
-    elif isinstance(replaced, _Directory):
-        if isinstance(moved, _File):
-            raise _error(errno.EISDIR, path)
-        if replaced.entries:
-            raise _error(errno.ENOTEMPTY, path)
-
-
-def _names(path: str) -> list[str]:
-    return [name for name in posixpath.normpath("/" + path).split("/") if name]
 
 
 def _error(number: int, path: str) -> OSError:
