@@ -263,6 +263,7 @@ def recovery_options(
         thresholds=Thresholds(),
         reserve=settings.reserve,
         release=RELEASE,
+        node=settings.node,
         elapsed_mark_ms=span_ms(settings.elapsed_mark, "elapsed_mark"),
     )
 

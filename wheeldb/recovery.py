@@ -85,6 +85,7 @@ class Options:
     thresholds: Thresholds
     reserve: bool
     release: str
+    node: str | None = None
     verify_timeout_s: float = 60.0
     elapsed_mark_ms: int = ELAPSED_MARK_MS
 
@@ -132,6 +133,7 @@ def create_store(
             after_lsn=0,
             reason="new",
             release=options.release,
+            node=options.node,
             doubt=None,
         )
         decider.emit(opened_fact(keeper, reading, by))
@@ -295,6 +297,7 @@ def _opened_by(
         after_lsn=state.last_lsn,
         reason=reason,
         release=options.release,
+        node=options.node,
         doubt=doubt,
     )
     return by, first_lsn

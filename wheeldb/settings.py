@@ -26,7 +26,7 @@ class Settings:
             that can't be opened. For tests.
         profile: ``"flash"`` never writes an acknowledged block again, ``"disk"`` packs
             tighter, ``"auto"`` looks at the device.
-        node: A name for this store, for people.
+        node: A name for this store, for people; the ``opened`` event tells it.
         author: Who is behind the calls, as events tell it.
         window_max: Tasks in memory, about.
         segment_bytes: Size of the log's files.

@@ -1,8 +1,9 @@
 """The event with which every opening for writing begins.
 
-It names the incarnation, the clock's anchor, the place of the directory, and the LSN
-before it: a hole in front of an ``opened`` event is legal, and nowhere else.  Its own
-number must not have been handed out before, although the log may have lost its end::
+It names the incarnation, the clock's anchor, the place of the directory, what the owner
+calls the store, and the LSN before it: a hole in front of an ``opened`` event is legal,
+and nowhere else.  Its own number must not have been handed out before, although the log
+may have lost its end::
 
     after a clean close        the next number
     after anything else        the highest bound found in log, snapshots and index
@@ -46,6 +47,7 @@ class OpenedBy:
         after_lsn: The last LSN before.
         reason: Why the log ended as it did, or where the store comes from.
         release: The release that opens it.
+        node: What its owner calls the store, if anything.
         doubt: Elapsed and wall time up to which a task may have been started without
             the log knowing; ``None`` if the log knows of every start.
     """
@@ -55,6 +57,7 @@ class OpenedBy:
     after_lsn: int
     reason: str
     release: str
+    node: str | None = None
     doubt: Doubt | None
 
 
@@ -69,6 +72,8 @@ def opened_fact(keeper: Timekeeper, reading: Reading, by: OpenedBy) -> Fact:
         F.REASON: by.reason,
         F.RELEASE: by.release,
     }
+    if by.node is not None:
+        fields[F.NODE] = by.node
     if by.doubt is not None:
         fields[F.DOUBT] = list(by.doubt)
     return Fact(Kind.OPENED, 1, fields)
