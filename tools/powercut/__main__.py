@@ -16,7 +16,7 @@ import tools.powercut
 from tools.powercut.filesystems import FILESYSTEMS
 from tools.powercut.place import Interrupted, scratch_place, signals_raised
 from tools.powercut.rig import Plan, Rig, RunFailed, Tally, judge_kept
-from tools.powercut.stage import Unmountable
+from tools.powercut.stage import Unmountable, missing_for
 
 __all__ = ("main",)
 
@@ -74,6 +74,9 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
 
 
 def _run(name: str, options: argparse.Namespace, place: Path) -> Tally:
+    missing = missing_for(FILESYSTEMS[name])
+    if missing is not None:
+        raise RunFailed(f"{name} needs {missing}")
     below = place / name
     below.mkdir()
     plan = Plan(

@@ -17,6 +17,7 @@ id, its state (``live`` stands for scheduled, due and leased: a lease ends with 
 process), the number of the call that wrote its payload, and whether it is due much
 later. ``level`` is ``fsync`` or ``written``. A call of level fsync that was asked after
 another had returned proves that other one durable too: the log is synced as a whole.
+Where only the process was killed, every call that has returned is proven.
 
 So each hand has a range of calls, from the last that is proven to the last that was
 asked, and the store must stand exactly behind one of them: whole calls only, none left
@@ -76,6 +77,9 @@ class _Hand:
 class Ledger:
     """The promises so far.
 
+    Args:
+        is_kill: Only the process dies, not the machine.
+
     Attributes:
         findings: What was wrong in the lines themselves: a fence that came twice.
         is_opened: Whether a store was ever open.
@@ -84,7 +88,8 @@ class Ledger:
         unended: Keys that were started and of whose end nothing was asked.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, is_kill: bool = False) -> None:
+        self._is_kill = is_kill
         self.findings: list[str] = []
         self.is_opened = False
         self.fence_highest = 0
@@ -138,6 +143,8 @@ class Ledger:
     def _did(self, name: str, number: int) -> None:
         call = self._hands[name].calls[number]
         call.did_at = self._lines
+        if self._is_kill:
+            self._hands[name].proven = number + 1
         if not call.is_synced:
             return
         for hand in self._hands.values():

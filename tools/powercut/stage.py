@@ -8,8 +8,10 @@ A command that still runs when its time is up is killed with all its children.
 """
 
 import contextlib
+import importlib.util
 import os
 import shlex
+import shutil
 import signal
 import subprocess
 import sys
@@ -23,7 +25,16 @@ from tools.powercut.filesystems import Filesystem
 from tools.powercut.place import unmount
 from tools.powercut.recorder import DISK_NAME
 
-__all__ = ("ROOT", "Ended", "Unmountable", "mounted", "recorded", "run")
+__all__ = (
+    "ROOT",
+    "Ended",
+    "Unmountable",
+    "environment",
+    "missing_for",
+    "mounted",
+    "recorded",
+    "run",
+)
 
 ROOT = Path(__file__).parents[2]
 RECORD_BYTES_MAX = 4 * 2**30
@@ -37,6 +48,24 @@ _REBOOTED = (
     *("unshare", "--mount", "--", "sh", "-c"),
     'mount --bind "$0" /proc/sys/kernel/random/boot_id && exec "$@"',
 )
+
+
+def missing_for(filesystem: Filesystem) -> str | None:
+    """Return what this machine lacks to use a file system, ``None`` if nothing."""
+    if not sys.platform.startswith("linux"):
+        return "Linux"
+    if os.geteuid() != 0:
+        return "root"
+    for device in ("/dev/fuse", "/dev/loop-control"):
+        if not os.access(device, os.R_OK | os.W_OK):
+            return device
+    programs = ("fusermount3", "losetup", "mount", "setpriv", "unshare")
+    for program in (*programs, filesystem.make[0]):
+        if shutil.which(program) is None:
+            return f"the program {program}"
+    if importlib.util.find_spec("mfusepy") is None:
+        return "the package mfusepy"
+    return None
 
 
 class Unmountable(Exception):
@@ -151,6 +180,16 @@ def _end_recorder(recorder: subprocess.Popen[bytes], fuse: Path) -> None:
         recorder.communicate()
 
 
+def environment(place: Path) -> dict[str, str]:
+    """Return the environment of a command: this checkout, compiled once for the run."""
+    return {
+        **os.environ,
+        "PYTHONPATH": str(ROOT),
+        "PYTHONDONTWRITEBYTECODE": "",
+        "PYTHONPYCACHEPREFIX": str(place / "compiled"),
+    }
+
+
 def run(
     command: str,
     place: Path,
@@ -178,7 +217,6 @@ def run(
         word.replace("{directory}", str(directory)).replace("{seed}", str(seed))
         for word in shlex.split(command)
     ]
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": "1"}
     process = subprocess.Popen(
         [*_REBOOTED, str(boot_id), *words],
         stdin=subprocess.PIPE,
@@ -186,7 +224,7 @@ def run(
         stderr=subprocess.PIPE,
         text=True,
         cwd=ROOT,
-        env=environment,
+        env=environment(place),
         start_new_session=True,
     )
     try:

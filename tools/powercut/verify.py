@@ -1,6 +1,6 @@
 """wheeldb's own verifier: opens what a power cut has left, and holds it to its word.
 
-    python -m tools.powercut.verify DIRECTORY < LINES
+    python -m tools.powercut.verify DIRECTORY [--kill] < LINES
 
 It looks at the store read-only, opens it, compares, and then uses it:
 
@@ -14,9 +14,11 @@ It looks at the store read-only, opens it, compares, and then uses it:
 - new tasks are taken, in one call and many, and are there after another opening.
 
 What it does it says on standard output, as the workload does, so that a cut of its own
-run can be judged. Findings go to standard error, with status 1.
+run can be judged. Findings go to standard error, with status 1. With ``--kill`` nothing
+but the process has ended: then calls of level ``written`` must be there as well.
 """
 
+import argparse
 import sys
 from collections.abc import Mapping, Set
 from pathlib import Path
@@ -178,10 +180,14 @@ def _unlike(
 
 def main() -> int:
     """Judge the directory on the command line by the lines on standard input."""
-    ledger = Ledger()
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("directory", type=Path)
+    parser.add_argument("--kill", action="store_true", help="not the machine")
+    options = parser.parse_args()
+    ledger = Ledger(is_kill=options.kill)
     for line in sys.stdin:
         ledger.take(line)
-    findings = judge(Path(sys.argv[1]), ledger)
+    findings = judge(options.directory, ledger)
     for finding in findings[:FINDINGS_MAX]:
         print(finding, file=sys.stderr)
     return 1 if findings else 0

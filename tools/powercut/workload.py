@@ -8,9 +8,9 @@ resumes, batches, and leases, to ack (with follow-ups), nack, reject, release or
 cancelled meanwhile; now and then one asks for a checkpoint or a snapshot. Segments are
 small, so the log rotates. `tools.powercut.promises` says what the lines mean.
 
-A call that raises `StorageFullError` was refused; any other error ends the process with
-status 1, unless ``--errors``: then what a failing disk may raise is taken as an answer,
-and it is only wrong (status 3) that a call succeeds after the store is poisoned.
+An error ends the process with status 1, unless ``--errors``: then what a failing disk
+may raise is an answer. It goes to standard error; the work goes on until the store is
+poisoned, and it is wrong only (status 3) that a call succeeds after that.
 """
 
 import argparse
@@ -36,7 +36,7 @@ OPTIONS: wheeldb.OpenOptions = {
 }
 _RETRY = wheeldb.Retry(1_000)
 _STDOUT = 1
-_POISON_CALLS = 3
+CALLS_AFTER_POISON = 3
 
 
 def say(*words: object) -> None:
@@ -58,6 +58,7 @@ class Hand:
     Attributes:
         number: How many calls it has made.
         state: What they have made of which keys.
+        held: Keys that are leased: a call to settle them was refused.
     """
 
     def __init__(
@@ -71,6 +72,7 @@ class Hand:
         self.name = name
         self.prefix = name if prefix is None else prefix
         self.number = 0
+        self.held: set[str] = set()
         self.state: State = {} if state is None else state
         self._random = Random(seed)
         self._settles: list[Callable[[wheeldb.WheelDB, wheeldb.Lease], None]] = [
@@ -108,9 +110,14 @@ class Hand:
         say("ask", self.name, number, level, changes)
         try:
             answer = work()
-        except wheeldb.StorageFullError:
+        except (wheeldb.StorageFullError, wheeldb.StorePoisoned):
             say("refused", self.name, number)
             raise
+        except wheeldb.BatchRefused as error:
+            say("refused", self.name, number)
+            raise error.__cause__ or error from error
+        except OSError as error:
+            raise RuntimeError(f"a call does not raise a bare {error!r}") from error
         self.number += 1
         self.state |= changes
         say("did", self.name, number, _highest_lsn(answer))
@@ -126,10 +133,10 @@ class Hand:
 
     def replace(self, db: wheeldb.WheelDB) -> None:
         """Schedule a task under an id that is there already, or was."""
-        keys = [key for key, entry in self.state.items() if entry.has_id]
+        keys = {key for key, entry in self.state.items() if entry.has_id} - self.held
         if not keys:
             return
-        key = self._random.choice(keys)
+        key = self._random.choice(sorted(keys))
         task, entry = self._task(key, has_id=True)
         task.options["if_exists"] = "replace"
         self.call(partial(_schedule, db, task), {key: entry})
@@ -220,8 +227,11 @@ class Hand:
         settle: Callable[[wheeldb.WheelDB, wheeldb.Lease], None],
     ) -> None:
         """Say that a task was started, and settle it."""
-        say("started", key_of(lease), lease.fence, lease.may_have_run)
+        key = key_of(lease)
+        say("started", key, lease.fence, lease.may_have_run)
+        self.held.add(key)
         settle(db, lease)
+        self.held.remove(key)
 
     def ack(self, db: wheeldb.WheelDB, lease: wheeldb.Lease) -> None:
         """Ack it, with up to two follow-ups."""
@@ -276,7 +286,7 @@ class Hand:
         keys = [
             key
             for key, entry in self.state.items()
-            if entry.has_id and entry.state == state
+            if entry.has_id and entry.state == state and key not in self.held
         ]
         return self._random.sample(keys, min(count, len(keys)))
 
@@ -329,58 +339,68 @@ def main(arguments: Sequence[str] | None = None) -> int:
         try:
             with wheeldb.open(options.directory / "store", **OPTIONS) as db:
                 say("opened", db.statistics().last_lsn)
-                failed = _run(hands, db, steps)
-                if failed and options.errors:
-                    return _judge_error(hands[0], db, failed[0])
-        except (wheeldb.WheelDBError, OSError):
-            # Of the opening or of the close: what it leaves is for the verifier.
-            if options.errors:
-                return 0
-            raise
-        if failed:
-            raise failed[0]
+                errors = _run(hands, db, steps, has_errors=options.errors)
+                if errors and options.errors:
+                    return _call_after(errors[0], db)
+        except (wheeldb.WheelDBError, OSError) as error:
+            # Of the opening or the close: what is left is for the verifier.
+            if not options.errors:
+                raise
+            _tell(error)
+            return 0
+        if errors:
+            raise errors[0]
     return 0
 
 
-def _run(hands: Sequence[Hand], db: wheeldb.WheelDB, steps: int) -> list[Exception]:
-    """Let every hand take its steps; return what went wrong."""
-    failed: list[Exception] = []
+def _run(
+    hands: Sequence[Hand], db: wheeldb.WheelDB, steps: int, *, has_errors: bool
+) -> list[Exception]:
+    """Let every hand take its steps; return what has ended one."""
+    ends: list[Exception] = []
 
     def work(hand: Hand) -> None:
+        hand.held.clear()
         try:
             for _ in range(steps):
-                hand.step(db)
+                try:
+                    hand.step(db)
+                except OSError as error:
+                    # The disk's word, and nothing has changed.
+                    if not has_errors:
+                        raise
+                    _tell(error)
         except Exception as error:
-            failed.append(error)
+            ends.append(error)
 
     if len(hands) == 1:
         work(hands[0])
-        return failed
+        return ends
     threads = [threading.Thread(target=work, args=[hand]) for hand in hands]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    return failed
+    return ends
 
 
-def _judge_error(hand: Hand, db: wheeldb.WheelDB, error: Exception) -> int:
-    """Return 0 if an error is one that a failing disk may raise, and stays."""
-    if not isinstance(error, wheeldb.WheelDBError | OSError):
+def _call_after(error: Exception, db: wheeldb.WheelDB) -> int:
+    """Call on after an error that has ended a hand; return the process's status."""
+    if not isinstance(error, wheeldb.CommitUnknown | wheeldb.StorePoisoned):
         raise error
-    print(f"{type(error).__name__}: {error}", file=sys.stderr)
-    is_poisoned = isinstance(error, wheeldb.CommitUnknown | wheeldb.StorePoisoned)
-    for _ in range(_POISON_CALLS if is_poisoned else 0):
+    _tell(error)
+    for _ in range(CALLS_AFTER_POISON):
         try:
-            db.schedule("work", {"key": "poison"}, delay=0, queue=hand.prefix)
+            db.schedule("work", {"key": "poison"}, delay=0, queue="poison")
         except wheeldb.StorePoisoned:
             continue
-        except wheeldb.WheelDBError as other:
-            print(f"after poison: {type(other).__name__}: {other}", file=sys.stderr)
-            return 3
         print("a call succeeded after poison", file=sys.stderr)
         return 3
     return 0
+
+
+def _tell(error: BaseException) -> None:
+    print(f"{type(error).__name__}: {error}", file=sys.stderr)
 
 
 if __name__ == "__main__":
