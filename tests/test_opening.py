@@ -64,3 +64,49 @@ def test_who_is_interrupted_with_the_lock_in_hand_gives_it_back() -> None:
         wheeldb.open("/store", disk=disk, clock=clock, driver=False)
 
     wheeldb.open("/store", disk=disk, clock=clock, driver=False).close()
+
+
+def new_store(disk: CrashableDisk) -> wheeldb.WheelDB:
+    return wheeldb.open("/store", disk=disk, clock=ManualClock(), driver=False)
+
+
+def test_what_a_crash_left_of_a_snapshot_goes() -> None:
+    disk = CrashableDisk()
+    new_store(disk).schedule("a", id="kept", delay=60)
+    disk.crash("none")
+    disk.load({"/store/snapshots/next.tmp": bytes(10_000)})
+
+    db = new_store(disk)
+
+    assert disk.list("/store/snapshots") == []
+    assert db.get("kept") is not None
+
+
+def test_on_a_full_disk_it_is_the_first_to_go() -> None:
+    disk = CrashableDisk()
+    db = new_store(disk)
+    db.schedule("a", id="kept", delay=60)
+    db.close()
+    disk.load({"/store/snapshots/next.tmp": bytes(100_000)})
+    ballast = disk.info("/store/log/ballast")
+    assert ballast is not None
+    disk.full(10**12)
+    disk.full(10**12 - disk.free_bytes())
+
+    db = new_store(disk)
+
+    assert "next.tmp" not in disk.list("/store/snapshots")
+    assert disk.info("/store/log/ballast") == ballast
+    assert db.get("kept") is not None
+
+
+@pytest.mark.parametrize("readonly", [False, True])
+def test_a_store_without_the_directory_of_its_log_is_refused(readonly: bool) -> None:
+    disk = CrashableDisk()
+    new_store(disk).close()
+    files = {p: d for p, d in disk.dump().items() if "/log/" not in p}
+    other = CrashableDisk()
+    other.load(files)
+
+    with pytest.raises(wheeldb.CorruptionError, match="/store/log: the directory is"):
+        wheeldb.open("/store", disk=other, clock=ManualClock(), readonly=readonly)

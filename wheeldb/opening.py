@@ -45,10 +45,16 @@ from wheeldb.engine.rebuilding import rebuild_index
 from wheeldb.engine.upkeep import Upkeep
 from wheeldb.engine.values import instant
 from wheeldb.entropy import system_entropy
-from wheeldb.errors import FormatError, LockedError, StorageFullError
+from wheeldb.errors import (
+    CorruptionError,
+    FormatError,
+    LockedError,
+    StorageFullError,
+)
 from wheeldb.index import MemoryIndex
 from wheeldb.layout import RELEASE, Layout, read_format
 from wheeldb.log.segment import Entropy
+from wheeldb.log.snapshot import remove_unfinished
 from wheeldb.recovery import Options
 from wheeldb.report import readonly_report
 from wheeldb.settings import Settings
@@ -178,9 +184,13 @@ def open_store(path: str | os.PathLike[str], **options: Unpack[OpenOptions]) -> 
 def _give_room(disk: Disk, layout: Layout) -> bool:
     """Free what an opening before has set apart; return whether there was any.
 
-    The ballast first, as for anything that ends no task. Then the reserve, since no
-    task is ended in a store that doesn't open.
+    First what a crash left of a snapshot, which nobody needs. Then the ballast, as for
+    anything that ends no task. Then the reserve, since no task is ended in a store that
+    doesn't open.
     """
+    is_there = disk.info(layout.snapshots) is not None
+    if is_there and remove_unfinished(disk, layout.snapshots):
+        return True
     for path in (layout.ballast, layout.reserve):
         info = disk.info(path)
         if info is not None and info.size:
@@ -216,7 +226,10 @@ def _open_locked(
         _require_empty(disk, layout, create)
         recovered = recovery.create_store(disk, layout, clock, chosen)
     else:
+        _require_log(disk, layout)
         recovered = recovery.open_store(disk, layout, database, clock, chosen)
+        # What a crash left of a snapshot may be as large as the store.
+        remove_unfinished(disk, layout.snapshots)
     engine, driver = recovered.engine, None
     # Before the driver reads the index for the first time.
     engine.mend = partial(rebuild_index, engine)
@@ -279,6 +292,7 @@ def _open_readonly(
     database = read_format(disk, layout)
     if database is None:
         raise FormatError(f"{layout.path} is not a wheeldb store")
+    _require_log(disk, layout)
     folded, keeper = recovery.read_store(
         disk,
         layout,
@@ -358,6 +372,15 @@ def _require_empty(disk: Disk, layout: Layout, create: bool) -> None:
         raise FormatError(
             f"{layout.path} is no wheeldb store and not empty (there is "
             f"{others[0]!r}); choose another directory"
+        )
+
+
+def _require_log(disk: Disk, layout: Layout) -> None:
+    """Refuse a store that has lost the directory of its log, and say so."""
+    if disk.info(layout.log) is None:
+        raise CorruptionError(
+            "the directory is missing, although FORMAT says that there is a store",
+            path=layout.log,
         )
 
 

@@ -78,6 +78,7 @@ __all__ = (
     "list_snapshots",
     "open_snapshot",
     "remove_snapshots",
+    "remove_unfinished",
     "verify_snapshot",
     "write_snapshot",
 )
@@ -462,12 +463,28 @@ def remove_snapshots(
     assert keep >= 1, f"keep is {keep}"
     # Oldest first: a crash in between leaves no hole among the generations.
     gone = tuple(reversed(list_snapshots(disk, directory)[keep:]))
-    stray = [name for name in disk.list(directory) if name.endswith(_TEMPORARY_SUFFIX)]
-    for file_name in (*stray, *(name.file_name for name in gone)):
-        disk.unlink(os.path.join(directory, file_name))
-    if stray or gone:
+    remove_unfinished(disk, directory)
+    for name in gone:
+        disk.unlink(os.path.join(directory, name.file_name))
+    if gone:
         disk.sync_directory(directory)
     return gone
+
+
+def remove_unfinished(disk: Disk, directory: str) -> bool:
+    """Remove what a crash left of snapshots that were being written; say if there was.
+
+    Do not call this while one is being written.
+
+    Raises:
+        OSError: As the disk says.
+    """
+    stray = [name for name in disk.list(directory) if name.endswith(_TEMPORARY_SUFFIX)]
+    for file_name in stray:
+        disk.unlink(os.path.join(directory, file_name))
+    if stray:
+        disk.sync_directory(directory)
+    return bool(stray)
 
 
 class _Output:
