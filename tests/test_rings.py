@@ -58,6 +58,7 @@ RINGS = {
     "replay": 4,
     "report": 4,
     "salvage": 4,
+    "scratch": 4,
     "settings": 4,
     "vouch": 4,
     "runtime": 5,

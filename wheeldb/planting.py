@@ -34,6 +34,7 @@ from wheeldb.events import pack_author
 from wheeldb.layout import RELEASE, Layout, require_outside, write_format
 from wheeldb.log.repair import Opening, WriterOptions, create
 from wheeldb.log.segment import Entropy
+from wheeldb.scratch import clear_away
 from wheeldb.vouch import place_of
 
 __all__ = ("Origin", "Planting", "require_absent")
@@ -84,7 +85,7 @@ class Planting:
 
     def __enter__(self) -> Self:
         """Clear away what a crash has left, and begin."""
-        _clear(self._disk, self.layout.path)
+        clear_away(self._disk, self.layout.path)
         self._disk.make_directory(self.layout.path)
         self._disk.make_directory(self.layout.snapshots)
         return self
@@ -98,7 +99,7 @@ class Planting:
         """Remove what was not finished; what that meets is no news."""
         if not self._is_finished:
             with suppress(OSError):
-                _clear(self._disk, self.layout.path)
+                clear_away(self._disk, self.layout.path)
 
     def begin_log(self, origin: Origin, clock: Clock, entropy: Entropy) -> int:
         """Begin the log behind the snapshot; return the number of ``opened``.
@@ -140,14 +141,6 @@ class Planting:
         ).close()
         return first_lsn
 
-    def discard(self, path: str) -> None:
-        """Remove what was needed for the making only.
-
-        Raises:
-            OSError: As the disk says.
-        """
-        _clear(self._disk, path)
-
     def finish(self, database: bytes, *, is_backup: bool = False) -> None:
         """Say what the directory is, and give it its name.
 
@@ -174,16 +167,3 @@ def require_absent(disk: Disk, dest: str) -> None:
             "there is something already; name a directory that is new",
             dest,
         )
-
-
-def _clear(disk: Disk, path: str) -> None:
-    """Remove a directory with everything in it, if there is one."""
-    info = disk.info(path)
-    if info is None:
-        return
-    if not info.is_directory:
-        disk.unlink(path)
-        return
-    for name in disk.list(path):
-        _clear(disk, f"{path}/{name}")
-    disk.remove_directory(path)

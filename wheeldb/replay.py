@@ -11,7 +11,10 @@ whole frame behind it is taken, and the report says precisely what is missing: f
 bytes, log positions, and events about tasks that are lost.
 
 The old directory is only read, never written, and its lock is not taken: it may be
-open.  The index plays no part; a replay is the proof that it needs to play none.
+open.  The index plays no part; a replay is the proof that it needs to play none.  What
+is folded lies in an index of its own, beside the new store or, for a report, in TMPDIR
+or ``/var/tmp`` (``scratch.py``): memory does not grow with the store.  Only a salvage
+has one whole segment of the log in memory at a time.
 """
 
 import contextlib
@@ -30,7 +33,7 @@ from wheeldb.clock.system import SystemClock
 from wheeldb.disk import Disk, OsDisk
 from wheeldb.engine.digests import Digests
 from wheeldb.engine.fold import Fact, apply
-from wheeldb.engine.folding import new_index, write_index
+from wheeldb.engine.folding import write_index
 from wheeldb.engine.moment import number_text
 from wheeldb.engine.snapshots import (
     load_snapshot,
@@ -42,7 +45,6 @@ from wheeldb.engine.tables import pack_tables
 from wheeldb.entropy import system_entropy
 from wheeldb.errors import Compacted, CorruptionError, FormatError
 from wheeldb.events import F, Kind, iterate_events
-from wheeldb.index import MemoryIndex
 from wheeldb.layout import Layout, read_format
 from wheeldb.log.frame import Frame, lsn_bound
 from wheeldb.log.reader import LogScan
@@ -57,6 +59,7 @@ from wheeldb.log.snapshot import (
 from wheeldb.log.wreck import Wreck
 from wheeldb.planting import Origin, Planting
 from wheeldb.salvage import apply_what_fits
+from wheeldb.scratch import scratch_index, temporary_directory
 from wheeldb.vouch import read_vouch
 
 __all__ = ("ReplayReport", "replay")
@@ -192,18 +195,15 @@ def _replay(
 ) -> ReplayReport:
     database = _database(disk, layout, salvage=salvage)
     if to is None:
-        state = State(MemoryIndex())
-        work = _Replay(disk, layout, database, stop, state)
-        work.fold(salvage=salvage)
+        with scratch_index(disk, temporary_directory(disk)) as index:
+            work = _Replay(disk, layout, database, stop, State(index))
+            work.fold(salvage=salvage)
         return work.report(None)
     with Planting(disk, place_text(disk, to)) as planting:
-        index_path = f"{planting.layout.path}/work"
-        state = State(new_index(disk, index_path, database or bytes(16)))
-        with contextlib.closing(state.index):
-            work = _Replay(disk, layout, database, stop, state)
+        with scratch_index(disk, planting.layout.path) as index:
+            work = _Replay(disk, layout, database, stop, State(index))
             work.fold(salvage=salvage)
             origin = work.write(planting.layout.snapshots, entropy or system_entropy)
-        planting.discard(index_path)
         planting.begin_log(origin, clock or SystemClock(), entropy or system_entropy)
         planting.finish(origin.database)
     return work.report(planting.dest)

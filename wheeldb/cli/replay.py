@@ -4,7 +4,8 @@
     wheeldb replay broken.wheeldb --to new.wheeldb             # a new store
     wheeldb replay broken.wheeldb --to new.wheeldb --salvage   # goes on past damage
 
-The old directory is never written to. `--until` stops behind an LSN or an instant. Exit
+The old directory is never written to. What is folded lies beside NEWDIR or, without
+`--to`, in TMPDIR or /var/tmp until it is done. `--until` stops behind an LSN or an instant. Exit
 1 says that something was dropped; the report says precisely what.
 """
 
