@@ -5,8 +5,8 @@
     wheeldb replay broken.wheeldb --to new.wheeldb --salvage   # goes on past damage
 
 The old directory is never written to. What is folded lies beside NEWDIR or, without
-`--to`, in TMPDIR or /var/tmp until it is done. `--until` stops behind an LSN or an instant. Exit
-1 says that something was dropped; the report says precisely what.
+`--to`, in TMPDIR or /var/tmp until it is done. `--until` stops behind an LSN or an
+instant. Exit 1 says that something was dropped; the report says precisely what.
 """
 
 import argparse
