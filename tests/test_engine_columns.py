@@ -21,6 +21,7 @@ from wheeldb.engine.hot import HotTable
 from wheeldb.engine.lanes import Lanes
 from wheeldb.engine.request import Limits, build
 from wheeldb.events import unpack_fields
+from wheeldb.index import MemoryIndex
 from wheeldb.index.changes import encode
 from wheeldb.model import NewTask
 
@@ -98,8 +99,9 @@ def hot_table(columns: Columns, numbers: list[int], *, as_rows: bool) -> HotTabl
     """Return a table ready to be written, with the tasks as columns or as rows."""
     table = HotTable()
     table.now = (NOW.elapsed_ms, NOW.wall_ms)
-    for number in numbers:
-        table.rows[number] = columns.row(number) if as_rows else columns
+    for number in range(columns.first, columns.first + columns.count):
+        entry = columns.row(number) if as_rows else columns
+        table.rows[number] = entry if number in numbers else None
     return table
 
 
@@ -155,7 +157,7 @@ def test_a_checkpoint_writes_columns_as_it_writes_rows(make: Make, count: int) -
     for as_rows in (False, True):
         table = hot_table(columns, numbers, as_rows=as_rows)
         digests = Digests()
-        changes = changes_of(table, Lanes(), digests, [])
+        changes = changes_of(table, Lanes(), digests, [], MemoryIndex())
         written.append((encode(changes), digests.stored()))
 
     assert written[0] == written[1]

@@ -25,11 +25,13 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from wheeldb.disk import OsDisk
 from wheeldb.errors import ClosedError, CorruptionError
 from wheeldb.index import (
+    BLOCK,
     DIGEST_MASK,
     DUE,
     FINISHED,
     ID,
     META,
+    RUN,
     TABLES,
     TASK,
     Changes,
@@ -94,7 +96,8 @@ class TestIndex:
             assert view.finished(1) is None
             assert view.finished_range(-1, 10) == []
             assert view.meta("lsn") is None
-            assert view.digests() == dict.fromkeys((TASK, DUE, ID, FINISHED), (0, 0))
+            tables = (TASK, BLOCK, DUE, RUN, ID, FINISHED)
+            assert view.digests() == dict.fromkeys(tables, (0, 0))
             assert view.check() == []
 
     def test_tasks_by_number(self, index: Index) -> None:
@@ -239,6 +242,8 @@ class TestIndex:
         with index.snapshot() as view:
             assert view.digests() == {
                 TASK: (2, task & DIGEST_MASK),
+                BLOCK: (0, 0),
+                RUN: (0, 0),
                 DUE: (1, due_digest(LANE, 1_000, 1, 1_001)),
                 ID: (2, ids & DIGEST_MASK),
                 FINISHED: (1, row_digest(8, row_crc(number_key(8), 8, b"z"))),
@@ -252,7 +257,7 @@ class TestIndex:
         with index.snapshot() as view:
             findings = view.check()
         assert len(findings) == 1
-        assert "exactly one due row" in findings[0]
+        assert "exactly one due time" in findings[0]
 
     def test_check_finds_a_due_row_without_task(self, index: Index) -> None:
         changes = some_tasks(1, 4)
@@ -274,7 +279,7 @@ class TestIndex:
         with index.snapshot() as view:
             findings = view.check()
         assert len(findings) == 2
-        assert "names 1, not in table task" in findings[0]
+        assert "names task 1: no such" in findings[0]
         assert "names 7, not in table finished" in findings[1]
 
         index.apply(Changes(delete_ids=[(hash8, 1), (hash8, 2)]))
@@ -342,6 +347,8 @@ class TestLmdbIndex:
         assert statistics.rows == {
             TASK: 20_000,
             DUE: 20_000,
+            BLOCK: 0,
+            RUN: 0,
             ID: 0,
             FINISHED: 0,
             META: 1,
@@ -552,6 +559,9 @@ def test_rows_that_are_missing_show_in_the_digest() -> None:
         path = "short"
 
         def get(self, table: str, key: bytes) -> bytes | None:
+            return None
+
+        def last_to(self, table: str, key: bytes) -> tuple[bytes, bytes] | None:
             return None
 
         def scan(

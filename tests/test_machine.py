@@ -8,6 +8,7 @@ each event, and finds the moment to which the store has come back.
 
 from collections.abc import Callable, Sequence
 from copy import copy
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from random import Random
 from typing import Any, TypeVar
@@ -70,6 +71,21 @@ QUEUES = one_of(["default", "other"])
 # Milliseconds; the long ones have coarse keys in the index.
 DELAYS = one_of([-5, 0, 1, 40, 1_000, 90_000, 5_000_000, 40_000_000])
 TIMELINES = one_of(["delay", "delay", "at", "at_expires"])
+
+
+def draw_alike(random: Random) -> list[Asked]:
+    """Draw tasks that a checkpoint takes as a block: many, and of one lane."""
+    choice = random.choice
+    delays = [DELAYS(random) for _ in range(3)]
+    alike = Asked(
+        queue=QUEUES(random),
+        priority=choice([0, 5]),
+        expires_ms=choice([None, None, 100_000]),
+    )
+    return [
+        replace(alike, payload=choice([None, n, "x" * 30]), delay_ms=choice(delays))
+        for n in range(random.randint(8, 14))
+    ]
 
 
 def draw_asked(random: Random) -> Asked:
@@ -308,8 +324,16 @@ class StoreMachine(RuleBasedStateMachine):
             if receipt.durability == "fsync":
                 assert self.db.durable_lsn >= receipt.lsn
 
+    @action(3, many=draw_alike)
+    def schedule_alike(self, many: list[Asked]) -> None:
+        if len(self.model.tasks) < 60:
+            self.ask_many(many)
+
     @action(3, many=several(draw_asked, 1, 6))
     def schedule_many(self, many: list[Asked]) -> None:
+        self.ask_many(many)
+
+    def ask_many(self, many: list[Asked]) -> None:
         before = self.db._engine.state.last_lsn
 
         def expected() -> list[tuple[Kept | Ended, bool]]:

@@ -10,7 +10,16 @@ import wheeldb
 from wheeldb import NewTask
 from wheeldb.index import MemoryIndex
 from wheeldb.index.changes import Changes
-from wheeldb.index.keys import DUE, FINISHED, TASK, due_key, number_key
+from wheeldb.index.keys import (
+    BLOCK,
+    DUE,
+    FINISHED,
+    NEAR_MS,
+    RUN,
+    TASK,
+    due_key,
+    number_key,
+)
 from wheeldb.testing import CrashableDisk, ManualClock
 
 COUNT = 300
@@ -28,14 +37,17 @@ def clock() -> ManualClock:
     return ManualClock()
 
 
-@pytest.fixture
-def db(disk: CrashableDisk, clock: ManualClock) -> Iterator[wheeldb.WheelDB]:
+@pytest.fixture(params=[COUNT, 1], ids=["blocks", "rows"])
+def db(
+    request: pytest.FixtureRequest, disk: CrashableDisk, clock: ManualClock
+) -> Iterator[wheeldb.WheelDB]:
+    """A store whose tasks go into blocks, or into rows of their own."""
     with wheeldb.open(
         "store", disk=disk, clock=clock, driver=False, window_max=100
     ) as db:
-        db.schedule_many(
-            [NewTask("a", n, delay=60 + n, id=f"task-{n}") for n in range(COUNT)]
-        )
+        tasks = [NewTask("a", n, delay=60 + n, id=f"task-{n}") for n in range(COUNT)]
+        for start in range(0, COUNT, request.param):
+            db.schedule_many(tasks[start : start + request.param])
         db.cancel("task-7")
         yield db
         assert db.check() == []
@@ -45,6 +57,28 @@ def damage(disk: CrashableDisk, table: str, key: bytes) -> None:
     [index] = disk.indexes.values()
     assert isinstance(index, MemoryIndex)
     index.corrupt(table, key, offset=-1, xor=0x10)
+
+
+def damage_task(disk: CrashableDisk, number: int) -> None:
+    """Damage the row or the block that a task is in."""
+    [index] = disk.indexes.values()
+    with index.snapshot() as view:
+        block = view.block_at(number)
+    if block is None:
+        damage(disk, TASK, number_key(number))
+    else:
+        damage(disk, BLOCK, number_key(block.first))
+
+
+def damage_due(disk: CrashableDisk, lane: int, due_ms: int, number: int) -> None:
+    """Damage the row or the run that a task's due time is in."""
+    [index] = disk.indexes.values()
+    with index.snapshot() as view:
+        run = view.run_at(lane, due_ms - due_ms % NEAR_MS, number)
+    if run is None:
+        damage(disk, DUE, due_key(lane, due_ms, number))
+    else:
+        damage(disk, RUN, run.key)
 
 
 def number_of(db: wheeldb.WheelDB, task_id: str) -> int:
@@ -64,7 +98,7 @@ def test_a_damaged_row_is_read_after_a_rebuild(
     if takes_snapshot:
         db.snapshot()
     db.checkpoint()
-    damage(disk, TASK, number_key(number))
+    damage_task(disk, number)
 
     with caplog.at_level(logging.WARNING, logger="wheeldb"):
         task = db.get("task-250")
@@ -80,7 +114,7 @@ def test_a_change_to_a_damaged_row_is_made_once(
 ) -> None:
     number = number_of(db, "task-250")
     db.checkpoint()
-    damage(disk, TASK, number_key(number))
+    damage_task(disk, number)
     before = db.statistics().last_lsn
 
     assert db.cancel("task-250") == "cancelled"
@@ -96,7 +130,7 @@ def test_every_task_fires_although_due_keys_are_damaged(
     due_ms = 60_000 + 250_000
     db.checkpoint()
     lane = db._engine.state.lanes.numbers[(0, "default", 0)]
-    damage(disk, DUE, due_key(lane, due_ms, number))
+    damage_due(disk, lane, due_ms, number)
 
     clock.advance(60 + COUNT)
     seen: list[object] = []
@@ -181,7 +215,7 @@ def test_listing_goes_on_over_a_rebuild(
 ) -> None:
     number = number_of(db, "task-250")
     db.checkpoint()
-    damage(disk, TASK, number_key(number))
+    damage_task(disk, number)
 
     assert len(list(db.tasks())) == COUNT - 1
 
@@ -192,7 +226,7 @@ def test_a_rebuild_waits_for_nobody_to_lose_a_change(
     number = number_of(db, "task-250")
     db.checkpoint()
     db.reschedule("task-249", delay=5)
-    damage(disk, TASK, number_key(number))
+    damage_task(disk, number)
 
     assert db.get("task-250") is not None
 
@@ -206,7 +240,7 @@ def test_damage_of_the_log_as_well_is_refused(
 ) -> None:
     number = number_of(db, "task-250")
     db.checkpoint()
-    damage(disk, TASK, number_key(number))
+    damage_task(disk, number)
     [segment] = [path for path in disk.dump() if path.endswith(".seg")]
     disk.corrupt(segment, 4096 + 200, 0xFF)
 
@@ -246,7 +280,7 @@ def test_a_lease_that_meets_damage_half_way_loses_none_of_what_it_had_taken(
     db.checkpoint()
     clock.advance(60 + 40)
     db.poll()
-    damage(disk, TASK, number_key(number))
+    damage_task(disk, number)
 
     leases = db.lease(limit=30)
 

@@ -143,6 +143,7 @@ class F:
     CHECKSUM = 104  # reserved
     TASK_ROWS = 106
     FINISHED_ROWS = 107
+    BLOCK_ROWS = 113
     HLC = 108
     DATABASE = 109  # reserved
     CAUSE = 110  # reserved
@@ -188,6 +189,7 @@ class Kind(IntEnum):
     STATE = 40
     STATE_FINISHED = 41
     STATE_TABLES = 42
+    STATE_BLOCKS = 46
 
 
 # Numbers that are given away, though no release writes them yet: a log that has one

@@ -70,7 +70,7 @@ def write_checkpoint(engine: "Engine") -> Checkpoint:
             freezing, frozen = _freeze(engine)
         digests = engine.digests.copy()
         forgotten = forgotten_rows(state.index, frozen.forgotten_through)
-        changes = changes_of(frozen, state.lanes, digests, forgotten)
+        changes = changes_of(frozen, state.lanes, digests, forgotten, state.index)
         changes.meta[TABLES_NAME] = freezing.tables
         changes.meta[DIGESTS_NAME] = pack_fields({F.DIGESTS: digests.stored()})
         state.index.apply(changes)

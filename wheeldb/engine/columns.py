@@ -223,6 +223,32 @@ class Columns:
             packed.append(pack(fields))
         return packed
 
+    def split(self) -> tuple[dict[int, object], dict[int, list[object]]]:
+        """Return the fields that all rows have alike, and columns of those that differ.
+
+        That is for tasks of one lane.  The first column is that of the payloads, of
+        which every task has one.
+        """
+        shared: dict[int, object] = {F.CREATED: self.created_ms, **self.shared}
+        columns: dict[int, list[object]] = {F.PAYLOAD: self.payloads}  # type: ignore[dict-item]
+        if self.timelines != ELAPSED:
+            shared[F.TIMELINE] = self.timelines
+        for field, column in (
+            (F.NAME, self.names),
+            (F.DUE, self.dues),
+            (F.ID, self.ids),
+            (F.DIGEST, self.digests),
+        ):
+            if type(column) is list:
+                columns[field] = column  # type: ignore[assignment]
+            elif column is not None:
+                shared[field] = column
+        return shared, columns
+
+    def due_first(self) -> int:
+        """Return the earliest due time."""
+        return self.dues if type(self.dues) is int else min(self.dues)  # type: ignore[arg-type]
+
     def is_uniform(self) -> bool:
         """Return whether all tasks belong to one lane."""
         return type(self.timelines) is int and not self.single

@@ -272,7 +272,7 @@ class _Folder:
                 f"it ends at LSN {checkpoint_lsn}, by the log's footer at "
                 f"{fields.get(F.CHECKPOINT)}"
             )
-        if fields.get(F.DIGESTS) != stored:
+        if Digests(fields.get(F.DIGESTS)).stored() != stored:  # type: ignore[arg-type]
             raise _Unfit("it does not hold what the log's footer says")
 
     # Without it.
@@ -396,7 +396,7 @@ def write_index(state: State, digests: Digests) -> None:
     anchor = state.anchor
     now = (0, 0) if anchor is None else (anchor.elapsed_ms, anchor.wall_ms)
     frozen = freeze(state, now)
-    changes = changes_of(frozen, state.lanes, digests, [])
+    changes = changes_of(frozen, state.lanes, digests, [], state.index)
     changes.meta[TABLES_NAME] = pack_tables(state)
     changes.meta[DIGESTS_NAME] = pack_fields({F.DIGESTS: digests.stored()})
     state.index.apply(changes)

@@ -3,13 +3,14 @@
 A snapshot is a compacted log of what the index holds at one checkpoint, as events::
 
     STATE_TABLES    the store's own tables (see ``tables.py``) and the digests
-    STATE           [[number, LSN, body], …]     every unfinished task, row by row
+    STATE           [[number, LSN, body], …]     unfinished tasks with rows of their own
+    STATE_BLOCKS    [[first number, body], …]    those in blocks (``index/blocks.py``)
     STATE_FINISHED  [[LSN, body], …]             every finished id
 
 The rows' bytes are copied as they are, each checked against its CRC on the way.  While
 they pass, their count and digest are summed up and compared with what the events
 make: a snapshot that would copy a silent loss is refused, and with it the removal of
-the log that could undo the loss.
+the log that could undo the loss.  Due times are not copied: the tasks tell them.
 """
 
 from collections import Counter
@@ -23,6 +24,7 @@ from wheeldb.engine.lanes import LANE_FIRST, LANE_LEASED, field_in_index
 from wheeldb.engine.row import Finished, Row
 from wheeldb.engine.state import State
 from wheeldb.engine.tables import pack_tables, unpack_tables
+from wheeldb.engine.untouched import Blocks
 from wheeldb.errors import CorruptionError, FormatError
 from wheeldb.events import (
     F,
@@ -33,8 +35,10 @@ from wheeldb.events import (
     pack_fields,
 )
 from wheeldb.index import MemoryIndex
+from wheeldb.index.blocks import Block
 from wheeldb.index.changes import Changes
 from wheeldb.index.keys import (
+    BLOCK,
     DUE,
     FINISHED,
     ID,
@@ -60,6 +64,7 @@ __all__ = (
 _Row = TypeVar("_Row", tuple[int, int, bytes], tuple[int, bytes])
 
 _PIECE_COUNT = 1_000
+_BLOCK_PIECE_COUNT = 200
 _PIECE_BYTES = 2**19
 
 # What is loaded goes into the index when so many rows, or bytes of them, have gathered.
@@ -86,13 +91,21 @@ def snapshot_payloads(
     stored: dict[int, object] = {F.CHECKPOINT: tables, F.DIGESTS: digests.stored()}
     yield head + pack_event(Kind.STATE_TABLES, 1, pack_fields(stored))
     after = -1
-    while rows := view.tasks(after, _PIECE_COUNT):
+    while rows := view.task_rows(after, _PIECE_COUNT):
         after = rows[-1][0]
         for number, lsn, body in rows:
             found.add(TASK, row_digest(number, row_crc(number_key(number), lsn, body)))
         for piece in _pieces(rows):
             fields = pack_fields({F.TASK_ROWS: piece})
             yield head + pack_event(Kind.STATE, len(piece), fields)
+    after = -1
+    while blocks := view.block_rows(after, _BLOCK_PIECE_COUNT):
+        after = blocks[-1][0]
+        for first, lsn, body in blocks:
+            found.add(BLOCK, row_digest(first, row_crc(number_key(first), lsn, body)))
+        for some in _pieces([(first, body) for first, _, body in blocks]):
+            fields = pack_fields({F.BLOCK_ROWS: some})
+            yield head + pack_event(Kind.STATE_BLOCKS, len(some), fields)
     after = 0
     while kept := view.finished_range(after, _PIECE_COUNT):
         after = kept[-1][0]
@@ -101,7 +114,7 @@ def snapshot_payloads(
         for small in _pieces(kept):
             fields = pack_fields({F.FINISHED_ROWS: small})
             yield head + pack_event(Kind.STATE_FINISHED, len(small), fields)
-    for table in (TASK, FINISHED):
+    for table in (TASK, BLOCK, FINISHED):
         if found.stored()[table] != digests.stored()[table]:
             raise CorruptionError(
                 f"the index has lost or changed rows of table {table}: it holds "
@@ -184,14 +197,18 @@ class _Loader:
     def __init__(self, state: State, digests: Digests) -> None:
         self._state = state
         self._digests = digests
-        self._changes = Changes()
-        self._body_bytes = 0
+        self._begin_piece()
         self._tables: bytes | None = None
-        self._expected: object = None
+        self._expected: dict[str, list[int]] = {}
         # What the rows come to, should the tables be of more than there are.
         self._pending: Counter[tuple[str, int]] = Counter()
         self._payload_bytes = 0
         self._finished_count = 0
+
+    def _begin_piece(self) -> None:
+        self._changes = Changes()
+        self._blocks = Blocks(self._changes, self._digests)
+        self._count = self._body_bytes = 0
 
     def read(self, payloads: Iterable[bytes]) -> None:
         for payload in payloads:
@@ -202,10 +219,14 @@ class _Loader:
                 elif record.kind == Kind.STATE:
                     for number, lsn, body in fields[F.TASK_ROWS]:
                         self.task(number, lsn, body)
+                elif record.kind == Kind.STATE_BLOCKS:
+                    for first, body in fields[F.BLOCK_ROWS]:
+                        self.block(first, body)
                 else:
                     for lsn, body in fields[F.FINISHED_ROWS]:
                         self.finished(lsn, body)
-            self.write_piece()
+            if self._count >= _APPLIED_COUNT or self._body_bytes >= _APPLIED_BYTES:
+                self.write_piece()
 
     def tables(self, fields: dict[int, Any]) -> None:
         self._tables = _bytes(fields[F.CHECKPOINT])
@@ -217,6 +238,7 @@ class _Loader:
         row = Row.unpack(number, lsn, body)
         self._pending[row.queue, row.state] += 1
         self._payload_bytes += len(row.payload)
+        self._count += 1
         self._body_bytes += len(body)
         lane = state.lanes.of_row(row)
         field = field_in_index(lane, row)
@@ -227,15 +249,38 @@ class _Loader:
         changes.put_due.append((lane, field, number, due_ms))
         add(DUE, due_digest(lane, field, number, due_ms))
         if row.id is not None:
-            hash8 = id_hash(row.id)
-            changes.put_ids.append((hash8, number, None))
-            add(ID, id_digest(hash8, number, None))
+            self._id(row.id, number)
         if lane == LANE_LEASED:
             state.leased[number] = row
+
+    def block(self, first: int, body: bytes) -> None:
+        block = Block.from_body(first, body)
+        if block is None:
+            raise FormatError(
+                f"block {first} of a snapshot does not decode although its checksum "
+                "holds; open the store with the release that wrote it"
+            )
+        numbers = block.numbers()
+        row = Row.unpack(numbers[0], numbers[0], block.body(numbers[0]))
+        self._pending[row.queue, row.state] += len(numbers)
+        self._payload_bytes += sum(map(len, filter(None, block.columns[F.PAYLOAD])))  # type: ignore[arg-type]
+        self._count += len(numbers)
+        self._body_bytes += len(body)
+        # Tasks of one block are of one lane.
+        self._blocks.put(block, body, self._state.lanes.of_row(row))
+        for number, task_id in enumerate(block.columns.get(F.ID, ()), first):
+            if task_id is not None:
+                self._id(task_id, number)  # type: ignore[arg-type]
+
+    def _id(self, task_id: str, number: int) -> None:
+        hash8 = id_hash(task_id)
+        self._changes.put_ids.append((hash8, number, None))
+        self._digests.add(ID, id_digest(hash8, number, None))
 
     def finished(self, lsn: int, body: bytes) -> None:
         finished = Finished.unpack(lsn, body)
         self._finished_count += 1
+        self._count += 1
         self._body_bytes += len(body)
         hash8, number = id_hash(finished.id), finished.number
         self._changes.put_finished.append((lsn, body))
@@ -245,16 +290,17 @@ class _Loader:
         self._changes.put_ids.append((hash8, number, lsn))
         self._digests.add(ID, id_digest(hash8, number, lsn))
 
-    def write_piece(self, *, all_of_it: bool = False) -> None:
-        changes = self._changes
-        count = len(changes.put_tasks) + len(changes.put_finished)
-        is_full = count >= _APPLIED_COUNT or self._body_bytes >= _APPLIED_BYTES
-        if is_full or all_of_it:
-            self._state.index.apply(changes)
-            self._changes, self._body_bytes = Changes(), 0
+    def write_piece(self) -> None:
+        self._blocks.finish()
+        self._apply()
+
+    def _apply(self) -> None:
+        self._state.index.apply(self._changes)
+        self._begin_piece()
 
     def finish(self, path: str) -> None:
-        if self._tables is None or self._digests.stored() != self._expected:
+        self._blocks.finish()
+        if self._tables is None or not self._is_as_expected():
             raise CorruptionError(
                 "the snapshot does not hold the rows that it says it holds", path=path
             )
@@ -262,7 +308,15 @@ class _Loader:
         self._changes.meta[DIGESTS_NAME] = pack_fields(
             {F.DIGESTS: self._digests.stored()}
         )
-        self.write_piece(all_of_it=True)
+        self._apply()
+
+    def _is_as_expected(self) -> bool:
+        """Return whether all came that is copied; due times are made here."""
+        found, expected = self._digests, Digests(self._expected)
+        return all(
+            found.stored()[table] == expected.stored()[table]
+            for table in (TASK, BLOCK, ID, FINISHED)
+        )
 
     def finish_what_is_left(self, lsn: int, hlc: int) -> None:
         """Make the tables fit to the rows that were there."""

@@ -1,7 +1,7 @@
 """The index: every pending task by number and by due time, as of the last checkpoint.
 
 It is a cache of the log.  What it loses can be rebuilt, so it is allowed to be wrong;
-what it must not do is to be wrong unnoticed, or to take the process with it.  Five
+what it must not do is to be wrong unnoticed, or to take the process with it.  Seven
 tables (`keys` draws them) take the `Changes` of a checkpoint in one transaction and are
 read through a `Snapshot`:
 
@@ -16,14 +16,17 @@ whether the one in a directory may be opened at all.  The index knows rows, not 
 and nothing of what a row's body means.
 """
 
+from wheeldb.index.blocks import Block
 from wheeldb.index.changes import Changes
 from wheeldb.index.keys import (
+    BLOCK,
     COARSE_MS,
     DIGEST_MASK,
     DUE,
     FINISHED,
     ID,
     META,
+    RUN,
     TABLES,
     TASK,
     due_digest,
@@ -41,14 +44,17 @@ from wheeldb.index.tables import LmdbIndex
 from wheeldb.index.vet import Verdict, vet
 
 __all__ = (
+    "BLOCK",
     "COARSE_MS",
     "DIGEST_MASK",
     "DUE",
     "FINISHED",
     "ID",
     "META",
+    "RUN",
     "TABLES",
     "TASK",
+    "Block",
     "Changes",
     "Index",
     "IndexDamaged",

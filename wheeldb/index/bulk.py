@@ -12,12 +12,11 @@ It is for tasks that nothing has happened to yet: a row's LSN is the task's numb
 
 from collections.abc import Sequence
 from itertools import repeat
-from operator import mul
+from operator import add, mul
 from zlib import crc32
 
 from wheeldb.index.keys import (
     COARSE_MS,
-    digest_weight,
     due_key,
     far_from,
     number_key,
@@ -25,7 +24,7 @@ from wheeldb.index.keys import (
     pack_envelope,
 )
 
-__all__ = ("Rows", "due_fields", "pack_due_rows", "pack_tasks")
+__all__ = ("Rows", "digest_sum", "due_fields", "pack_due_rows", "pack_tasks")
 
 Rows = list[tuple[bytes, bytes]]
 
@@ -37,12 +36,8 @@ def pack_tasks(numbers: Sequence[int], bodies: Sequence[bytes]) -> tuple[Rows, i
     crcs = [
         crc32(body, crc32(key + key)) for key, body in zip(keys, bodies, strict=True)
     ]
-    envelopes = map(pack_envelope, numbers, crcs)
-    rows = [
-        (key, envelope + body)
-        for key, envelope, body in zip(keys, envelopes, bodies, strict=True)
-    ]
-    return rows, sum(map(mul, crcs, map(digest_weight, numbers)))
+    values = map(add, map(pack_envelope, numbers, crcs), bodies)
+    return list(zip(keys, values, strict=True)), digest_sum(numbers, crcs)
 
 
 def due_fields(dues_ms: Sequence[int], now_ms: int) -> list[int]:
@@ -58,9 +53,15 @@ def pack_due_rows(
 ) -> tuple[Rows, int]:
     """Return the rows of the due table for tasks of one lane, and the digests' sum."""
     keys = list(map(due_key, repeat(lane), fields, numbers))
-    crcs = [
-        crc32(key + exact)
-        for key, exact in zip(keys, map(number_key, dues_ms), strict=True)
-    ]
+    crcs = list(map(crc32, map(add, keys, map(number_key, dues_ms))))
     rows = list(zip(keys, map(pack_due_value, dues_ms, crcs), strict=True))
-    return rows, sum(map(mul, crcs, map(digest_weight, numbers)))
+    return rows, digest_sum(numbers, crcs)
+
+
+def digest_sum(numbers: Sequence[int], crcs: Sequence[int]) -> int:
+    """Return the sum of what `row_digest` makes of each, modulo 2**64.
+
+    As two sums, of CRCs and of products, which are small numbers for longer.
+    """
+    products: int = sum(map(mul, crcs, numbers))
+    return sum(crcs) + (products << 32)

@@ -24,10 +24,12 @@ from typing import TypeVar
 
 from wheeldb.index.bulk import Rows
 from wheeldb.index.keys import (
+    BLOCK,
     DUE,
     FINISHED,
     ID,
     META,
+    RUN,
     TASK,
     due_key,
     id_key,
@@ -36,14 +38,21 @@ from wheeldb.index.keys import (
     pack_row,
 )
 
-__all__ = ("PIECE_ROWS_MAX", "Changes", "TableChanges", "encode", "piece_sizes")
+__all__ = (
+    "PIECE_ROWS_MAX",
+    "Changes",
+    "TableChanges",
+    "encode",
+    "in_order",
+    "piece_sizes",
+)
 
 # No call into C works on more rows than this: it would hold the interpreter's lock for
 # longer than a caller of `schedule` should wait (a sort of 50,000 took 32 ms).
 PIECE_ROWS_MAX = 2_000
 _RUN_ROWS_MAX = 16 * PIECE_ROWS_MAX
 
-_Item = TypeVar("_Item", bytes, tuple[bytes, bytes])
+_Item = TypeVar("_Item", int, bytes, tuple[bytes, bytes])
 
 
 @dataclass(slots=True, kw_only=True)
@@ -62,6 +71,10 @@ class Changes:
         task_rows: Rows of the task table that are keys and values already; their keys
             differ from each other and from those of ``put_tasks``.
         due_rows: The same for the due table.
+        block_rows: All that is put into the block table, as keys and values.
+        delete_blocks: First numbers.
+        run_rows: All that is put into the run table, as keys and values.
+        delete_runs: Lane, due field and first number.
         meta: Packed values by name; these are only ever put.
     """
 
@@ -75,6 +88,10 @@ class Changes:
     delete_finished: list[int] = field(default_factory=list)
     task_rows: Rows = field(default_factory=list)
     due_rows: Rows = field(default_factory=list)
+    block_rows: Rows = field(default_factory=list)
+    delete_blocks: list[int] = field(default_factory=list)
+    run_rows: Rows = field(default_factory=list)
+    delete_runs: list[tuple[int, int, int]] = field(default_factory=list)
     meta: dict[str, bytes] = field(default_factory=dict)
 
 
@@ -117,12 +134,16 @@ def encode(changes: Changes) -> list[TableChanges]:
         meta[key] = pack_row(key, 0, body)
 
     gone_tasks = map(number_key, changes.delete_tasks)
+    gone_blocks = map(number_key, changes.delete_blocks)
     gone_due = (due_key(*one) for one in changes.delete_due)
+    gone_runs = (due_key(*one) for one in changes.delete_runs)
     gone_ids = (id_key(*one) for one in changes.delete_ids)
     gone_finished = map(number_key, changes.delete_finished)
     tables = (
         _table(TASK, gone_tasks, [*changes.task_rows, *tasks.items()]),
+        _table(BLOCK, gone_blocks, changes.block_rows),
         _table(DUE, gone_due, [*changes.due_rows, *due.items()]),
+        _table(RUN, gone_runs, changes.run_rows),
         _table(ID, gone_ids, [*ids.items()]),
         _table(FINISHED, gone_finished, [*finished.items()]),
         _table(META, (), [*meta.items()]),
@@ -147,10 +168,10 @@ def _table(table: str, deletes: Iterable[bytes], puts: Rows) -> TableChanges:
     if gone:
         # A delete whose key is put again would only cost a search.
         gone.difference_update(key for key, _ in puts)
-    return TableChanges(table=table, deletes=_sorted(list(gone)), puts=_sorted(puts))
+    return TableChanges(table=table, deletes=in_order(list(gone)), puts=in_order(puts))
 
 
-def _sorted(items: list[_Item]) -> list[_Item]:
+def in_order(items: list[_Item]) -> list[_Item]:
     """Return the items in order without one long call into C.
 
     A sort finds the runs that are in order already and merges them in a quarter of the

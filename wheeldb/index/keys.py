@@ -4,17 +4,22 @@ All integers are big-endian, so that the order of the bytes is the order of the 
 
     table      key                                        value
     task       number(8)                                  row
+    block      first number(8)                            row (its lsn is that number)
     due        lane(4) ‖ due field(8) ‖ number(8)         exact due(8) ‖ crc32(4)
+    run        lane(4) ‖ due field(8) ‖ first number(8)   entries ‖ crc32(4)
     id         hash of a caller's id(8) ‖ number(8)       finishing lsn(8), or empty
     finished   finishing lsn(8)                           row
     meta       name                                       row (its lsn is 0)
 
     row  =  lsn(8) ‖ crc32(4) ‖ body        the CRC covers key ‖ lsn ‖ body
 
+A task is in the task table or in a block (`blocks` draws one), never in both, and its
+due time is in the due table or in a run (`runs`), whichever of the two the task is in.
+
 LMDB has no checksum of its own, and a bit that flips inside a value goes unseen there;
 with the key in the CRC, a row that turns up under another row's key is found as well.
 An id row has no CRC: it is empty for a live task, and the LSN that it holds for a
-finished one leads to a row that has.  The digest covers all four tables.
+finished one leads to a row that has.  The digest covers all tables but meta.
 
 A *digest* is the sum modulo 2**64 of one number for each row.  It doesn't depend on the
 order, so whoever knows the rows that come and go keeps it up to date:
@@ -30,6 +35,7 @@ from struct import Struct
 from zlib import crc32
 
 __all__ = (
+    "BLOCK",
     "COARSE_MS",
     "DIGEST_MASK",
     "DIGEST_TABLES",
@@ -39,8 +45,11 @@ __all__ = (
     "ID",
     "INDEX_FORMAT",
     "META",
+    "NEAR_MS",
+    "RUN",
     "TABLES",
     "TASK",
+    "block_field",
     "digest_weight",
     "due_digest",
     "due_field",
@@ -65,22 +74,27 @@ __all__ = (
 )
 
 TASK = "task"
+BLOCK = "block"
 DUE = "due"
+RUN = "run"
 ID = "id"
 FINISHED = "finished"
 META = "meta"
-TABLES = (TASK, DUE, ID, FINISHED, META)
 # The digests are kept in the meta table, which therefore has none itself.
-DIGEST_TABLES = (TASK, DUE, ID, FINISHED)
+DIGEST_TABLES = (TASK, BLOCK, DUE, RUN, ID, FINISHED)
+TABLES = (*DIGEST_TABLES, META)
 
-# The width of a far due key, 70 minutes.
+# The width of a far due field, 70 minutes.
 COARSE_MS = 2**22
+# The width of a near one of a task in a block, 8 seconds.  It divides the other, so
+# that no due field lies before the multiple of `COARSE_MS` below the exact due time.
+NEAR_MS = 2**13
 
 DIGEST_MASK = 2**64 - 1
 
 # Stands in the meta table.  Raised when tables, keys or rows are spelled otherwise; an
 # index of another format is rebuilt, as any doubtful one is.
-INDEX_FORMAT = b"1"
+INDEX_FORMAT = b"2"
 FORMAT_NAME = "format"
 
 _NUMBER = Struct(">Q")
@@ -135,8 +149,8 @@ def due_field(exact_due: int, now: int, *, coarse_ms: int = COARSE_MS) -> int:
     """Return the due time as it stands in a due key.
 
     A far one is rounded down to ``coarse_ms``, so that the tasks of one checkpoint
-    share few leaves of the tree; a near one, less than two buckets ahead, is exact.
-    With buckets of 1,000 at 4,200 the first far one is 6,000:
+    share few leaves of the tree; a near one, less than two widths ahead, is exact.
+    With a width of 1,000 at 4,200 the first far one is 6,000:
 
         due_field(5_999, 4_200, coarse_ms=1_000) == 5_999
         due_field(6_789, 4_200, coarse_ms=1_000) == 6_000
@@ -144,7 +158,7 @@ def due_field(exact_due: int, now: int, *, coarse_ms: int = COARSE_MS) -> int:
     Args:
         exact_due: The due time in milliseconds.
         now: The present, on the same timeline.
-        coarse_ms: The width of a bucket.
+        coarse_ms: The width to which it is rounded.
     """
     if exact_due < far_from(now, coarse_ms=coarse_ms):
         return exact_due
@@ -154,6 +168,16 @@ def due_field(exact_due: int, now: int, *, coarse_ms: int = COARSE_MS) -> int:
 def far_from(now: int, *, coarse_ms: int = COARSE_MS) -> int:
     """Return the first due time that is far, and rounded down in its key."""
     return (now // coarse_ms + 2) * coarse_ms
+
+
+def block_field(exact_due: int, far_ms: int) -> int:
+    """Return the due field of a task in a block: coarse if far, of `NEAR_MS` if near.
+
+    Args:
+        exact_due: The due time in milliseconds.
+        far_ms: What `far_from` returned when the block was made.
+    """
+    return exact_due & (-COARSE_MS if exact_due >= far_ms else -NEAR_MS)
 
 
 def row_crc(key: bytes, lsn: int, body: bytes) -> int:
@@ -199,7 +223,7 @@ def row_digest(number: int, crc: int) -> int:
     each, and cost no call (`bulk.py`).
 
     Args:
-        number: The task's number, or the finishing LSN of a finished row.
+        number: The number in its key, or the finishing LSN of a finished row.
         crc: The row's ``row_crc``.
     """
     return crc * digest_weight(number) & DIGEST_MASK

@@ -9,7 +9,7 @@ them pinned works on a copy.  A commit is one assignment, so it is atomic, and i
 outlives `close`: `reopen` finds what was committed, like a file after a power cut.
 """
 
-from bisect import bisect_left, insort
+from bisect import bisect_left, bisect_right, insort
 from collections.abc import Iterator
 from contextlib import contextmanager
 from threading import Lock
@@ -175,6 +175,14 @@ class _MemorySource:
 
     def get(self, table: str, key: bytes) -> bytes | None:
         return self._tables[table].values.get(key)
+
+    def last_to(self, table: str, key: bytes) -> tuple[bytes, bytes] | None:
+        one = self._tables[table]
+        place = bisect_right(one.keys, key)
+        if not place:
+            return None
+        found = one.keys[place - 1]
+        return found, one.values[found]
 
     def scan(
         self, table: str, start: bytes, limit: int

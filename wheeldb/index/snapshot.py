@@ -1,12 +1,15 @@
 """What every kind of index does, and the view through which all are read.
 
 A `Snapshot` sees the index as it was when it was taken, whatever is written meanwhile.
-It stands on a `Source`, the three primitives that a kind of `Index` has to offer, so
+It stands on a `Source`, the four primitives that a kind of `Index` has to offer, so
 that every kind checks and unpacks rows alike:
 
     with index.snapshot() as view:
         for due_field, number, exact_due in view.due(16, None, 1_000, until=None):
             lsn, body = view.task(number)
+
+Whether a task is in a row of its own or in a block, its due time in a row or a run,
+makes no difference to those who read.
 
 Whatever doesn't check raises `IndexDamaged`; the index is a cache, so the caller goes
 on from memory and has it rebuilt from snapshot and log.  A view must not live long: it
@@ -16,37 +19,46 @@ keeps the writer from using the pages again that it sees.  It belongs to one thr
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from heapq import merge
+from itertools import islice
 from typing import Protocol
 
 from wheeldb.errors import CorruptionError
+from wheeldb.index.blocks import Block
 from wheeldb.index.changes import Changes
+from wheeldb.index.checking import findings_of
 from wheeldb.index.keys import (
+    BLOCK,
     DIGEST_MASK,
     DIGEST_TABLES,
     DUE,
     FINISHED,
     ID,
     META,
+    RUN,
     TASK,
     due_digest,
     due_key,
     due_key_parts,
     id_digest,
     id_key_parts,
-    number_digest,
     number_key,
     number_key_part,
     row_digest,
     unpack_due,
     unpack_row,
 )
+from wheeldb.index.runs import Run
 
 __all__ = ("Index", "IndexDamaged", "IndexStatistics", "Snapshot", "Source")
 
-# A table of which more than this is wrong is not worth a longer list.
+# What has more than this wrong is not worth a longer list.
 _FINDINGS_MAX = 100
 
 _ROWS_MAX = 2**62
+_FIELD_MAX = 2**64 - 1
+# Lane and due field, in a due key.
+_FIELD_END = 12
 
 
 class IndexDamaged(CorruptionError):
@@ -96,6 +108,9 @@ class Source(Protocol):
     def get(self, table: str, key: bytes) -> bytes | None:
         """Return the value under a key, ``None`` without one."""
 
+    def last_to(self, table: str, key: bytes) -> tuple[bytes, bytes] | None:
+        """Return the last row whose key is `key` or less, ``None`` without one."""
+
     def scan(
         self, table: str, start: bytes, limit: int
     ) -> Iterator[list[tuple[bytes, bytes]]]:
@@ -117,14 +132,43 @@ class Snapshot:
         self._source = source
 
     def task(self, number: int) -> tuple[int, bytes] | None:
-        """Return LSN and body of a task's row, ``None`` without one.
+        """Return LSN and body of a task, ``None`` without one.
 
         Raises:
-            IndexDamaged: If the row is damaged or can't be read.
+            IndexDamaged: If its row or block is damaged or can't be read.
         """
         key = number_key(number)
         value = self._source.get(TASK, key)
-        return None if value is None else self._row(TASK, key, value)
+        if value is not None:
+            return self._row(TASK, key, value)
+        block = self.block_at(number)
+        if block is None or not block.holds(number):
+            return None
+        return number, block.body(number)
+
+    def block_at(self, number: int) -> Block | None:
+        """Return the block in whose range a number is, also if that task is gone.
+
+        Raises:
+            IndexDamaged: If the block is damaged or can't be read.
+        """
+        found = self._source.last_to(BLOCK, number_key(number))
+        if found is None:
+            return None
+        block = self.block(*found)
+        return block if number < block.end else None
+
+    def run_at(self, lane: int, due_field: int, number: int) -> Run | None:
+        """Return the run that may know a task's due time.
+
+        Raises:
+            IndexDamaged: If the run is damaged or can't be read.
+        """
+        key = due_key(lane, due_field, number)
+        found = self._source.last_to(RUN, key)
+        if found is None or not found[0].startswith(key[:_FIELD_END]):
+            return None
+        return self.run(*found)
 
     def rows(self, numbers: Sequence[int]) -> list[tuple[int, int, bytes]]:
         """Return number, LSN and body for numbers that this view's due rows named.
@@ -145,16 +189,29 @@ class Snapshot:
 
         Args:
             after: The last number already seen; -1 begins at the beginning.
-            limit: The most rows to return.
+            limit: The most tasks to return.
 
         Raises:
             IndexDamaged: If a row is damaged or can't be read.
         """
-        rows = []
-        for key, value in self._scan(TASK, _behind_number(after), limit):
-            lsn, body = self._row(TASK, key, value)
-            rows.append((number_key_part(key), lsn, body))
-        return rows
+        rows = self._numbered(TASK, after, limit)
+        return list(islice(merge(rows, self._in_blocks(after, limit)), limit))
+
+    def task_rows(self, after: int, limit: int) -> list[tuple[int, int, bytes]]:
+        """Return the same for the rows of the task table alone.
+
+        Raises:
+            IndexDamaged: If a row is damaged or can't be read.
+        """
+        return list(self._numbered(TASK, after, limit))
+
+    def block_rows(self, after: int, limit: int) -> list[tuple[int, int, bytes]]:
+        """Return first number, LSN and body of blocks that begin above a number.
+
+        Raises:
+            IndexDamaged: If a row is damaged or can't be read.
+        """
+        return list(self._numbered(BLOCK, after, limit))
 
     def due(
         self,
@@ -163,30 +220,21 @@ class Snapshot:
         limit: int,
         until: int | None = None,
     ) -> list[tuple[int, int, int]]:
-        """Return due field, number and exact due time of a lane's rows, in key order.
+        """Return due field, number and exact due time of a lane's tasks, in that order.
 
         Args:
             lane: The lane.
-            after_key: Due field and number of the last row already seen, or ``None``.
-            limit: The most rows to return.
+            after_key: Due field and number of the last one already seen, or ``None``.
+            limit: The most to return.
             until: The highest due field wanted, or ``None`` for all.
 
         Raises:
             IndexDamaged: If a row is damaged or can't be read.
         """
-        start = due_key(lane, 0, 0) if after_key is None else due_key(lane, *after_key)
-        if after_key is not None:
-            start += b"\0"
-        rows = []
-        for key, value in self._scan(DUE, start, limit):
-            exact_due = unpack_due(key, value)
-            if exact_due is None:
-                raise self._damaged_row(DUE, key)
-            found_lane, field, number = due_key_parts(key)
-            if found_lane != lane or (until is not None and field > until):
-                break
-            rows.append((field, number, exact_due))
-        return rows
+        after = (0, -1) if after_key is None else after_key
+        end = _FIELD_MAX if until is None else until
+        rows = self._due_rows(lane, after, end, limit)
+        return list(islice(merge(rows, self._in_runs(lane, after, end, limit)), limit))
 
     def numbers_for(self, hash8: bytes) -> list[tuple[int, int | None]]:
         """Return number and finishing LSN (``None``: live) of the tasks under a hash.
@@ -195,7 +243,7 @@ class Snapshot:
             IndexDamaged: If a row is damaged or can't be read.
         """
         found = []
-        for key, value in self._scan(ID, hash8, _ROWS_MAX):
+        for key, value in self.scan(ID, hash8):
             found_hash, number, finishing_lsn = self._id(key, value)
             if found_hash != hash8:
                 break
@@ -220,7 +268,7 @@ class Snapshot:
         """
         return [
             (number_key_part(key), self._row(FINISHED, key, value)[1])
-            for key, value in self._scan(FINISHED, _behind_number(after), limit)
+            for key, value in self.scan(FINISHED, _behind_number(after), limit)
         ]
 
     def meta(self, name: str) -> bytes | None:
@@ -254,65 +302,87 @@ class Snapshot:
 
         Ensures, when empty:
         1. every row reads and checks;
-        2. every task has exactly one due row, and every due row a task;
-        3. every id row names a task, or a finished one, and every finished row has an
+        2. every task is in the task table or in one block, and has exactly one due
+           time, in the due table or in one run; every due time has a task;
+        3. blocks don't overlap, nor do the runs of a lane and due field;
+        4. every id row names a task, or a finished one, and every finished row has an
            id row.
         """
         findings: list[str] = []
         try:
             self.digests()
-            self._check_due(findings)
-            self._check_ids(findings)
+            for finding in islice(findings_of(self), _FINDINGS_MAX):
+                findings.append(finding)  # noqa: PERF402 -- damage may end it midway
         except IndexDamaged as damage:
             findings.append(damage.reason)
         return findings
 
-    def _check_due(self, findings: list[str]) -> None:
-        # Equal counts and no due row without a task leave one hole: two due rows for
-        # one task and none for another.  The digest of the numbers closes it without
-        # holding them all.
-        balance = 0
-        for key, _ in self._scan(TASK, b"", _ROWS_MAX):
-            balance += number_digest(number_key_part(key))
-        for key, _ in self._scan(DUE, b"", _ROWS_MAX):
-            lane, field, number = due_key_parts(key)
-            balance -= number_digest(number)
-            if self._source.get(TASK, number_key(number)) is None:
-                findings.append(f"due row {lane}/{field} names task {number}: no such")
-                if len(findings) >= _FINDINGS_MAX:
-                    return
-        if balance & DIGEST_MASK:
-            findings.append(
-                f"{self.count(TASK)} tasks and {self.count(DUE)} due rows: not every "
-                "task has exactly one due row"
-            )
+    # Rows as they are, for the check.
 
-    def _check_ids(self, findings: list[str]) -> None:
-        finished = 0
-        for key, value in self._scan(ID, b"", _ROWS_MAX):
-            _, number, lsn = self._id(key, value)
-            table, target = (TASK, number) if lsn is None else (FINISHED, lsn)
-            finished += lsn is not None
-            if self._source.get(table, number_key(target)) is None:
-                findings.append(
-                    f"id row {key.hex()} names {target}, not in table {table}"
-                )
-                if len(findings) >= _FINDINGS_MAX:
-                    return
-        if finished != self.count(FINISHED):
-            findings.append(
-                f"{finished} finished id rows and {self.count(FINISHED)} finished rows"
-            )
+    def scan(
+        self, table: str, start: bytes, limit: int = _ROWS_MAX
+    ) -> Iterator[tuple[bytes, bytes]]:
+        """Yield keys and values of a table from a key on.
+
+        Raises:
+            IndexDamaged: If the table can't be read.
+        """
+        for piece in self._source.scan(table, start, limit):
+            yield from piece
+
+    def block(self, key: bytes, value: bytes) -> Block:
+        """Return the block in a row of its table.
+
+        Raises:
+            IndexDamaged: If it is damaged.
+        """
+        block = Block.unpack(key, value)
+        if block is None:
+            raise self._damaged_row(BLOCK, key)
+        return block
+
+    def run(self, key: bytes, value: bytes) -> Run:
+        """Return the run in a row of its table.
+
+        Raises:
+            IndexDamaged: If it is damaged.
+        """
+        run = Run.unpack(key, value)
+        if run is None:
+            raise self._damaged_row(RUN, key)
+        return run
+
+    def has_row(self, table: str, number: int) -> bool:
+        """Return whether a table has a row under a number.
+
+        Raises:
+            IndexDamaged: If it can't be read.
+        """
+        return self._source.get(table, number_key(number)) is not None
+
+    def has_task(self, number: int) -> bool:
+        """Return whether a task is there, in a row of its own or in a block.
+
+        Raises:
+            IndexDamaged: If its block is damaged or can't be read.
+        """
+        if self.has_row(TASK, number):
+            return True
+        block = self.block_at(number)
+        return block is not None and block.holds(number)
 
     def _digest(self, table: str) -> tuple[int, int]:
         rows = digest = 0
-        for key, value in self._scan(table, b"", _ROWS_MAX):
+        for key, value in self.scan(table, b""):
             rows += 1
             if table == DUE:
                 exact_due = unpack_due(key, value)
                 if exact_due is None:
                     raise self._damaged_row(table, key)
                 digest += due_digest(*due_key_parts(key), exact_due)
+            elif table == RUN:
+                run = self.run(key, value)
+                digest += row_digest(run.first, run.crc)
             elif table == ID:
                 digest += id_digest(*self._id(key, value))
             else:
@@ -326,11 +396,52 @@ class Snapshot:
             )
         return rows, digest & DIGEST_MASK
 
-    def _scan(
-        self, table: str, start: bytes, limit: int
-    ) -> Iterator[tuple[bytes, bytes]]:
-        for piece in self._source.scan(table, start, limit):
-            yield from piece
+    def _numbered(
+        self, table: str, after: int, limit: int
+    ) -> Iterator[tuple[int, int, bytes]]:
+        for key, value in self.scan(table, _behind_number(after), limit):
+            lsn, body = self._row(table, key, value)
+            yield number_key_part(key), lsn, body
+
+    def _in_blocks(self, after: int, limit: int) -> Iterator[tuple[int, int, bytes]]:
+        start = _behind_number(after)
+        inside = self._source.last_to(BLOCK, number_key(max(after, 0)))
+        if inside is not None:
+            start = inside[0]
+        # None is empty but perhaps the one that `after` is in.
+        for key, value in self.scan(BLOCK, start, limit + 1):
+            for number, body in self.block(key, value).bodies(after):
+                yield number, number, body
+
+    def _due_rows(
+        self, lane: int, after: tuple[int, int], end: int, limit: int
+    ) -> Iterator[tuple[int, int, int]]:
+        for key, value in self.scan(DUE, _behind_due(lane, after), limit):
+            exact_due = unpack_due(key, value)
+            if exact_due is None:
+                raise self._damaged_row(DUE, key)
+            found_lane, field, number = due_key_parts(key)
+            if found_lane != lane or field > end:
+                return
+            yield field, number, exact_due
+
+    def _in_runs(
+        self, lane: int, after: tuple[int, int], end: int, limit: int
+    ) -> Iterator[tuple[int, int, int]]:
+        field, number = after
+        start = _behind_due(lane, after)
+        inside = self._source.last_to(RUN, due_key(lane, field, max(number, 0)))
+        if inside is not None and inside[0].startswith(start[:_FIELD_END]):
+            start = inside[0]
+        # None is empty but perhaps the one that `after` is in.
+        for key, value in self.scan(RUN, start, limit + 1):
+            found_lane, found_field, _ = due_key_parts(key)
+            if found_lane != lane or found_field > end:
+                return
+            above = number if found_field == field else -1
+            for found_number, exact_due in self.run(key, value).entries():
+                if found_number > above:
+                    yield found_field, found_number, exact_due
 
     def _row(self, table: str, key: bytes, value: bytes) -> tuple[int, bytes]:
         row = unpack_row(key, value)
@@ -403,3 +514,10 @@ class Index(Protocol):
 
 def _behind_number(after: int) -> bytes:
     return b"" if after < 0 else number_key(after) + b"\0"
+
+
+def _behind_due(lane: int, after: tuple[int, int]) -> bytes:
+    field, number = after
+    if number < 0:
+        return due_key(lane, field, 0)
+    return due_key(lane, field, number) + b"\0"

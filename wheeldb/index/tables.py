@@ -36,7 +36,7 @@ from wheeldb.index.changes import (
     encode,
     piece_sizes,
 )
-from wheeldb.index.keys import FORMAT_NAME, INDEX_FORMAT, TABLES
+from wheeldb.index.keys import FORMAT_NAME, INDEX_FORMAT, META, TABLES, unpack_row
 from wheeldb.index.snapshot import IndexDamaged, IndexStatistics, Snapshot
 
 __all__ = ("BUILD_FILE", "DATA_FILE", "LOCK_FILE", "LmdbIndex")
@@ -277,15 +277,12 @@ class LmdbIndex:
             self._environment.close()
 
     def probe(self) -> None:
-        """Read the format and the first row of every table.
+        """Read the first row of every table.
 
         Raises:
-            IndexDamaged: If something can't be read, or the format is another.
+            IndexDamaged: If something can't be read.
         """
         with self.snapshot() as view:
-            found = view.meta(FORMAT_NAME)
-            if found != INDEX_FORMAT:
-                raise IndexDamaged(f"index format {found!r}", path=self._path)
             view.tasks(-1, 1)
             view.due(0, None, 1)
             view.numbers_for(bytes(8))
@@ -338,10 +335,22 @@ class LmdbIndex:
         create = not self._is_placed
         with self._errors():
             self._page_bytes = self._environment.stat()["psize"]
+            meta = self._environment.open_db(META.encode(), create=create)
+            if self._is_placed:
+                self._require_format(meta)
             return {
                 table: self._environment.open_db(table.encode(), create=create)
                 for table in TABLES
             }
+
+    def _require_format(self, meta: "lmdb._Database") -> None:
+        """Refuse an index of another format, which has other tables."""
+        key = FORMAT_NAME.encode()
+        with self._begin_read() as transaction:
+            row = unpack_row(key, transaction.get(key, b"", db=meta))
+        found = None if row is None else row[2]
+        if found != INDEX_FORMAT:
+            raise IndexDamaged(f"index format {found!r}", path=self._path)
 
     def _begin_read(self) -> _Transaction:
         try:
@@ -435,6 +444,18 @@ class _LmdbSource:
         # Not `_errors`, which costs as much as the look-up.
         try:
             return self._transaction.get(key, db=self._index.databases[table])
+        except lmdb.Error as error:
+            raise self._index._refusal_for(error) from error
+
+    def last_to(self, table: str, key: bytes) -> tuple[bytes, bytes] | None:
+        # As `get`.
+        try:
+            cursor = self._transaction.cursor(self._index.databases[table])
+            if cursor.set_range(key):
+                found = cursor.key() == key or cursor.prev()
+            else:
+                found = cursor.last()
+            return cursor.item() if found else None
         except lmdb.Error as error:
             raise self._index._refusal_for(error) from error
 
