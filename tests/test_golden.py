@@ -95,6 +95,19 @@ def test_this_release_reads_what_an_earlier_one_wrote(
         assert open_golden(disk).get("new") is not None
 
 
+def test_blocks_come_out_of_a_snapshot_as_blocks() -> None:
+    disk = CrashableDisk()
+    disk.load(golden("blocks"))
+
+    with open_golden(disk) as db:
+        assert "rebuilt from snapshot" in db.recovery.index
+        rows = db._engine.state.index.statistics().rows
+        assert (rows["block"], rows["run"]) == (4, 3)
+        db.cancel("bulk-7")
+        db.checkpoint()
+        assert db.check() == []
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_replay_reads_it_as_well(name: str) -> None:
     disk = CrashableDisk()

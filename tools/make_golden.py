@@ -12,6 +12,7 @@ that any release must find in it:
     leased      attempts under way when the process died
     non-ascii   ids, names and payloads in many scripts
     options     every option that a task can have
+    blocks      a snapshot with blocks of tasks, some of which have left theirs
 
 A format's directory is written once and never again: a release that writes another
 format adds its own. The clock and the random bytes are fixed, so the same release
@@ -214,6 +215,24 @@ def _options(db: WheelDB, clock: ManualClock) -> None:
     db.schedule("gone", at=datetime(1970, 1, 2, tzinfo=UTC), id="gone")
 
 
+def _blocks(db: WheelDB, clock: ManualClock) -> None:
+    db.schedule_many([NewTask("bulk", n, delay=60 + n % 7) for n in range(150)])
+    tomorrow = WALL + timedelta(days=1)
+    db.schedule_many(
+        [
+            NewTask(f"kind-{n % 3}", {"n": n}, id=f"bulk-{n}", at=tomorrow, queue="q")
+            for n in range(20)
+        ]
+    )
+    db.schedule("alone", delay=30)
+    db.checkpoint()
+    db.cancel("bulk-3")
+    db.reschedule("bulk-4", delay=600)
+    db.snapshot()
+    db.cancel("bulk-5")
+    db.pause("bulk-6")
+
+
 BUILDERS: dict[str, Builder] = {
     "clean": _clean,
     "killed": _killed,
@@ -222,6 +241,7 @@ BUILDERS: dict[str, Builder] = {
     "leased": _leased,
     "non-ascii": _non_ascii,
     "options": _options,
+    "blocks": _blocks,
 }
 
 if __name__ == "__main__":
