@@ -120,14 +120,9 @@ class Access:
     ) -> _Answer:
         """Commit a change with the store's durability, or another."""
         self.require_running()
-        return self.engine.commit(
-            decide,
-            synced=self._is_synced if synced is None else synced,
-            need=need,
-            author=self._author,
-            size=size,
-            ids=ids,
-        )
+        if synced is None:
+            synced = self._is_synced
+        return self.engine.commit(decide, synced, need, self._author, size, ids)
 
     def amend(
         self,
@@ -174,11 +169,11 @@ class Access:
             synced = request.durability == "fsync"
         return self.engine.commit(
             lambda decider: admission.schedule(decider, request),
-            synced=synced,
-            need=_REFUSE,
-            author=self._author,
-            size=request.size,
-            ids=request.ids,
+            synced,
+            _REFUSE,
+            self._author,
+            request.size,
+            request.ids,
         )
 
     def due(

@@ -23,8 +23,9 @@ import threading
 from collections.abc import Callable
 
 from wheeldb.clock import Waiter
-from wheeldb.engine.upkeep import Upkeep, Wait
+from wheeldb.engine.upkeep import TAIL_MS, Upkeep, Wait
 from wheeldb.events import ELAPSED, WALL
+from wheeldb.wheel import DUE_LIMIT_MS
 
 __all__ = ("Driver",)
 
@@ -39,8 +40,11 @@ class Driver:
         self._upkeep = upkeep
         self._waiter = waiter
         self._is_stopping = False
-        # Until when the driver sleeps, while it does; what is earlier has to wake it.
-        self._wait: Wait | None = None
+        # Whether the driver sleeps, and until when: in boottime, and the same instant
+        # on both timelines. What is earlier has to wake it.
+        self._is_asleep = False
+        self._until_ms = FOREVER_MS
+        self._until = (DUE_LIMIT_MS, DUE_LIMIT_MS)
         self._is_tidying = False
         self._to_tidy = threading.Semaphore(0)
         self._threads = [
@@ -94,32 +98,50 @@ class Driver:
                 the log's tail wants a look soon, and what became visible may have
                 brought an earlier due time or end of a lease.
         """
-        wait = self._wait
-        if wait is None:
-            return
-        until_ms = FOREVER_MS if wait.boottime_ms is None else wait.boottime_ms
-        if self._is_too_long(wait, until_ms) if at_ms is None else at_ms < until_ms:
-            self._wait = None
+        if self._is_asleep and (
+            self._is_too_long() if at_ms is None else at_ms < self._until_ms
+        ):
+            self._is_asleep = False
             self._waiter.wake()
 
-    def _is_too_long(self, wait: Wait, until_ms: int) -> bool:
+    def _is_too_long(self) -> bool:
         upkeep = self._upkeep
         engine = upkeep.engine
-        decider, now = engine.decider, engine.decider.now
-        tail_ms = upkeep.next_tail()
-        if tail_ms is not None and tail_ms < until_ms:
-            return True
-        if decider.lease_ends and decider.lease_ends[0][0] < until_ms:
-            return True
-        window = engine.window
+        window, lease_ends = engine.window, engine.decider.lease_ends
         elapsed, wall = window.wheels
-        elapsed_ms, wall_ms = elapsed.next_expiration(), wall.next_expiration()
-        if window.horizons:
-            elapsed_ms = upkeep.next_due(ELAPSED, now.elapsed_ms)
-            wall_ms = upkeep.next_due(WALL, now.wall_ms)
-        if elapsed_ms is not None and elapsed_ms - now.offset_ms < until_ms:
+        elapsed_ms, wall_ms = self._until
+        if elapsed.is_due(elapsed_ms - 1) or wall.is_due(wall_ms - 1):
             return True
-        return wall_ms is not None and (wait.wall_ms is None or wall_ms < wait.wall_ms)
+        if lease_ends and lease_ends[0][0] < self._until_ms:
+            return True
+        if self._until_ms > engine.decider.now.boottime_ms + TAIL_MS:
+            # Else it was told of whatever the tail wants sooner, when that was written.
+            tail_ms = upkeep.next_tail()
+            if tail_ms is not None and tail_ms < self._until_ms:
+                return True
+        return bool(window.horizons) and self._has_sooner_horizon()
+
+    def _has_sooner_horizon(self) -> bool:
+        upkeep, now = self._upkeep, self._upkeep.engine.decider.now
+        elapsed_ms = upkeep.next_due(ELAPSED, now.elapsed_ms)
+        wall_ms = upkeep.next_due(WALL, now.wall_ms)
+        return (elapsed_ms is not None and elapsed_ms < self._until[ELAPSED]) or (
+            wall_ms is not None and wall_ms < self._until[WALL]
+        )
+
+    def _fall_asleep(self) -> Wait:
+        """Note until when it sleeps; the lock is held."""
+        wait = self._upkeep.plan(is_tidying=self._is_tidying)
+        elapsed_ms = wall_ms = DUE_LIMIT_MS
+        self._until_ms = FOREVER_MS
+        if wait.boottime_ms is not None:
+            self._until_ms = wait.boottime_ms
+            elapsed_ms = self._upkeep.engine.keeper.boottime_to_elapsed(self._until_ms)
+        if wait.wall_ms is not None:
+            wall_ms = wait.wall_ms
+        self._until = (min(elapsed_ms, DUE_LIMIT_MS), min(wall_ms, DUE_LIMIT_MS))
+        self._is_asleep = True
+        return wait
 
     def _run(self, work: Callable[[], None]) -> None:
         try:
@@ -140,9 +162,9 @@ class Driver:
             self._is_tidying = True
             self._to_tidy.release()
         with upkeep.engine.lock:
-            wait = self._wait = upkeep.plan(is_tidying=self._is_tidying)
+            wait = self._fall_asleep()
         self._waiter.wait(wait.boottime_ms, wait.wall_ms)
-        self._wait = None
+        self._is_asleep = False
 
     def _tidy(self) -> None:
         self._to_tidy.acquire()

@@ -13,6 +13,8 @@ do tuples, which would come back as lists.  The bytes are msgpack without extens
 types.  This module knows nothing of tasks.
 """
 
+from itertools import chain
+
 import msgpack
 
 from wheeldb.errors import PayloadTooLarge
@@ -30,6 +32,9 @@ _SCALARS = frozenset({type(None), bool, float, bytes})
 # text that is not Unicode.
 _FLAT = _SCALARS | {int, str}
 _TEXT = frozenset({str})
+_DICT = frozenset({dict})
+# So many are judged by one C call, which lets no other thread run.
+_STRETCH_COUNT = 500
 _INT_MIN, _INT_MAX = -(2**63), 2**64 - 1
 
 
@@ -65,12 +70,13 @@ def pack_flat(payloads: list[object], bytes_max: int) -> list[bytes] | None:
     """
     # One packer for all of them takes half the time of a new one each.
     pack = msgpack.Packer(use_bin_type=True).pack
-    packed = []
+    packed: list[bytes] = []
     try:
-        for payload in payloads:
-            if not _is_flat(payload):
+        for start in range(0, len(payloads), _STRETCH_COUNT):
+            stretch = payloads[start : start + _STRETCH_COUNT]
+            if not _are_flat(stretch):
                 return None
-            packed.append(pack(payload))
+            packed += map(pack, stretch)
     except (OverflowError, ValueError):
         return None
     return packed if max(map(len, packed), default=0) <= bytes_max else None
@@ -88,6 +94,16 @@ def _is_flat(payload: object) -> bool:
         type(payload) is dict
         and _TEXT.issuperset(map(type, payload))
         and _FLAT.issuperset(map(type, payload.values()))
+    )
+
+
+def _are_flat(payloads: list[object]) -> bool:
+    """Return whether all are: judged together, in a third of the time."""
+    if not _DICT.issuperset(map(type, payloads)):
+        return False
+    dicts: list[dict[object, object]] = payloads  # type: ignore[assignment]
+    return _TEXT.issuperset(map(type, chain.from_iterable(dicts))) and _FLAT.issuperset(
+        map(type, chain.from_iterable(map(dict.values, dicts)))
     )
 
 

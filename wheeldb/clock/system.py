@@ -21,6 +21,9 @@ BUILD_MS = 1_793_491_200_000
 
 NS_PER_MS = 1_000_000
 
+# Makes a reading of its fields in half the time that its own constructor takes.
+_reading = tuple.__new__
+
 BOOTTIME = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 
 
@@ -54,7 +57,7 @@ class SystemClock:
         boottime_ns = time.clock_gettime_ns(BOOTTIME)
         wall_ms, boottime_ms = wall_ns // NS_PER_MS, boottime_ns // NS_PER_MS
         is_cut = wall_ms * NS_PER_MS < wall_ns or boottime_ms * NS_PER_MS < boottime_ns
-        return Reading(wall_ms, boottime_ms, 1 if is_cut else 0)
+        return _reading(Reading, (wall_ms, boottime_ms, 1 if is_cut else 0))
 
     def process_ns(self) -> int:
         """Return the monotonic clock in nanoseconds."""

@@ -370,6 +370,10 @@ class Timekeeper:
         """
         return elapsed_ms - self._offset_ms
 
+    def boottime_to_elapsed(self, boottime_ms: int) -> int:
+        """Return where the elapsed timeline stands at a boottime, likewise."""
+        return boottime_ms + self._offset_ms
+
     def wall_wait(self, due_ms: int | None) -> int | None:
         """Return the wall time to wait for, given the next due time on that timeline.
 

@@ -153,6 +153,16 @@ class Columns:
                 return {**self.shared, **single}
         return self.shared
 
+    def at(self, position: int) -> tuple[str | None, int, int, dict[int, object]]:
+        """Return id, timeline, due time and options of one task."""
+        ids, timelines, dues = self.ids, self.timelines, self.dues
+        return (
+            ids[position] if ids is not None else None,
+            timelines if type(timelines) is int else timelines[position],  # type: ignore[index]
+            dues if type(dues) is int else dues[position],  # type: ignore[index]
+            self.options(position) if self.single else self.shared,
+        )
+
     def due(self, position: int) -> int:
         """Return the due time of one task, in ms on its timeline."""
         return self.dues if type(self.dues) is int else self.dues[position]  # type: ignore[index]
@@ -261,7 +271,7 @@ class Columns:
         """Return the row of one task; it has no number before the event has one."""
         number = self.first + position
         names = self.names
-        options = self.options(position)
+        task_id, timeline, due_ms, options = self.at(position)
         digest = self.digests[position] if self.digests is not None else None
         if digest is not None:
             options = {**options, F.DIGEST: digest}
@@ -269,9 +279,9 @@ class Columns:
             number,
             names if type(names) is str else names[position],
             self.payloads[position],
-            self.timeline(position),
-            self.due(position),
+            timeline,
+            due_ms,
             self.created_ms,
-            id=self.id(position),
+            id=task_id,
             options=options,
         )

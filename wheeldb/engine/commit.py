@@ -143,8 +143,7 @@ class Committer:
         try:
             while not call.is_settled:
                 line = self._lines[call.is_synced]
-                line.join(call)
-                if line.is_synced and line.first() is not call:
+                if not line.join(call) and line.is_synced:
                     # Before there is a gate nobody can wake the caller: look again.
                     if call.gate is None:
                         call.close_gate()
@@ -312,17 +311,18 @@ class Committer:
 
     def _bring_to_end(self, group: Group) -> None:
         """Take a group through the steps that it has not reached yet."""
-        line = self._lines[group.is_synced]
+        is_synced = group.is_synced
+        line = self._lines[is_synced]
         line.group = group
         try:
             if group.step < WRITTEN:
                 with self.pen:
-                    other = self._lines[not group.is_synced].group
+                    other = self._lines[not is_synced].group
                     if other is not None:
                         self._clear_pen(other)
                     if self.poison is None:
                         self._decide_and_write(group)
-            if group.is_synced and group.step < SYNCED and self.poison is None:
+            if is_synced and group.step < SYNCED and self.poison is None:
                 self._sync(group)
         except BrokenDecision as error:
             self._poison_with(error.__cause__ or error)
@@ -349,16 +349,18 @@ class Committer:
     def _decide_and_write(self, group: Group) -> None:
         """Take a group to WRITTEN, or back and there again; the pen is held."""
         while group.step < WRITTEN:
-            if group.step < DECIDED:
+            if group.step == FORMED:
                 with self.lock:
                     self._flight.decide(group)
-                continue
+                if group.step == FORMED:
+                    continue
             try:
                 if group.step == DECIDED:
                     self._place(group)
-                if group.placed is not None:
-                    self.writer.write(group.placed)
-                    self.writer.landed(group.placed)
+                placed = group.placed
+                if placed is not None:
+                    self.writer.write(placed)
+                    self.writer.landed(placed)
                     group.step = WRITTEN
             except LogSyncError:
                 raise
@@ -373,8 +375,8 @@ class Committer:
             group.step = WRITTEN
             return
         payload = b"".join(group.parts)
-        writer = self.writer
-        before_lsn, last_lsn = writer.position.last_lsn, self.state.last_lsn
+        writer, last_lsn = self.writer, self.state.last_lsn
+        before_lsn = writer.position.last_lsn
         if last_lsn >= self._bound or writer.must_rotate(len(payload)):
             if not group.is_synced:
                 self._make_synced(group)
@@ -385,11 +387,11 @@ class Committer:
         group.placed = writer.place(
             group.kind,
             payload,
-            first_lsn=before_lsn + 1,
-            count=last_lsn - before_lsn,
-            hlc=group.hlc,
-            watermark=self.durable_lsn,
-            bound=lsn_bound(last_lsn),
+            before_lsn + 1,
+            last_lsn - before_lsn,
+            group.hlc,
+            self.durable_lsn,
+            lsn_bound(last_lsn),
             align=not self.room.is_tight or group.need() < Need.RESERVE,
         )
         group.step = PLACED

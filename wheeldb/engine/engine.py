@@ -171,7 +171,6 @@ class Engine:
     def commit(
         self,
         decide: Callable[[Decider], _Answer],
-        *,
         synced: bool,
         need: Need = Need.REFUSE,
         author: str = "",

@@ -83,8 +83,8 @@ class Flight:
             self.take_back(group)
         state, decider = self.state, self.decider
         reading = self._clock.read()
-        group.hlc = self._hlc.now(reading.wall_ms)
-        decider.begin(self._keeper.now(reading), group.hlc)
+        group.hlc = stamp = self._hlc.now(reading.wall_ms)
+        decider.begin(self._keeper.now(reading), stamp)
         group.parts, group.taken = decider.parts, decider.taken
         group.undo = state.undo = undo = Undo(state)
         self._groups.append(group)
@@ -92,7 +92,8 @@ class Flight:
             if not self._decide_calls(group):
                 self.take_back(group)
                 return
-            self._hlc.restore(decider.stamp - 1)
+            if decider.stamp > stamp + 1:
+                self._hlc.restore(decider.stamp - 1)
             group.rests_on = decider.rests_on
             undo.last_lsn = state.last_lsn
             if state.touched:

@@ -3,8 +3,7 @@
 Callers join at the end; whoever has the right to lead takes as many from the front as
 one frame may hold, and lets go of them when they have their answers::
 
-    join(call)    any thread
-    first()       any thread: the call whose own thread leads next
+    join(call)    any thread: does this call's own thread lead next?
     take()        the leader
     tidy()        the leader: forget who was answered, wake the next leader
 
@@ -46,24 +45,21 @@ class Line:
         """Return how many have no answer yet."""
         return sum(1 for call in list(self._calls) if not call.is_settled)
 
-    def join(self, call: Call) -> None:
-        """Put a call at the end, unless it waits here already."""
+    def join(self, call: Call) -> bool:
+        """Put a call at the end, unless it waits here; return whether it is first."""
+        calls = self._calls
         if call.line is not self:
             call.line = self
-            self._calls.append(call)
-
-    def first(self) -> Call | None:
-        """Return the call whose thread leads next."""
-        calls = self._calls
+            calls.append(call)
         try:
-            call = calls[0]
+            first = calls[0]
             position = 0
-            while call.is_settled or call.is_abandoned:
+            while first.is_settled or first.is_abandoned:
                 position += 1
-                call = calls[position]
+                first = calls[position]
         except IndexError:
-            return None
-        return call
+            return False
+        return first is call
 
     def take(self) -> list[Call]:
         """Return the calls for the next group; they stay until they are answered."""

@@ -50,6 +50,8 @@ DURABILITIES = ("fsync", "written")
 
 _Value = TypeVar("_Value")
 
+_SCHEDULED = Kind.SCHEDULED
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
@@ -62,7 +64,15 @@ class Limits:
 class Request:
     """Tasks to be scheduled together: columns, and how to treat ids that exist."""
 
-    __slots__ = ("columns", "durability", "if_exists", "offset_ms", "packed", "size")
+    __slots__ = (
+        "columns",
+        "durability",
+        "ids",
+        "if_exists",
+        "offset_ms",
+        "packed",
+        "size",
+    )
 
     def __init__(
         self,
@@ -76,6 +86,8 @@ class Request:
         self.durability = durability
         # Of the moment from which its delays were reckoned.
         self.offset_ms = offset_ms
+        # The ids that callers gave.
+        self.ids: Sequence[str] = ()
         # Without ids nothing about them depends on the state: their event is packed
         # right away.
         self.packed: bytes | None = None
@@ -84,6 +96,7 @@ class Request:
             self.packed = packed = _pack(columns)
             self.size = len(packed) if columns.count else 0
         else:
+            self.ids = [task_id for task_id in columns.ids if task_id is not None]
             self.size = _size(columns)
         if self.size > REQUEST_BYTES_MAX:
             judge_size(self.size)
@@ -91,14 +104,6 @@ class Request:
     def __len__(self) -> int:
         """Return how many tasks it asks for."""
         return self.columns.count
-
-    @property
-    def ids(self) -> list[str]:
-        """The ids that callers gave."""
-        ids = self.columns.ids
-        if ids is None:
-            return []
-        return [task_id for task_id in ids if task_id is not None]
 
     def catch_up(self, offset_ms: int) -> None:
         """Move its delays along if off-time was added since they were reckoned."""
@@ -131,7 +136,7 @@ def judge_size(size: int) -> None:
 
 def _pack(columns: Columns) -> bytes:
     """Return the bytes of the event that schedules them."""
-    return pack_event(Kind.SCHEDULED, columns.count, columns.pack())
+    return pack_event(_SCHEDULED, columns.count, columns.pack())
 
 
 def _size(columns: Columns) -> int:

@@ -30,6 +30,9 @@ __all__ = ("Presenter", "Receipts", "instant")
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MILLISECOND = timedelta(milliseconds=1)
+# Makes a receipt of its fields in half the time that its own constructor takes.
+_receipt = tuple.__new__
+
 _DUE, _SCHEDULED = TaskState.DUE, TaskState.SCHEDULED
 _STATES = {LEASED: TaskState.LEASED, DEAD: TaskState.DEAD, PARKED: TaskState.PARKED}
 
@@ -137,20 +140,22 @@ class Presenter:
         # It was scheduled; a row would take as long to make as the receipt.
         columns, index = scheduled.place_of(position)
         number = columns.first + index
-        timeline, due_ms = columns.timeline(index), columns.due(index)
+        task_id, timeline, due_ms, options = columns.at(index)
         queue, version = QUEUE_DEFAULT, 0
-        options = columns.options(index)
         if options:
             queue = options.get(F.QUEUE, QUEUE_DEFAULT)  # type: ignore[assignment]
             version = options.get(F.VERSION, 0)  # type: ignore[assignment]
-        return Receipt(
-            columns.id(index) or generated_id(number),
-            self.due_at(timeline, due_ms),
-            number,
-            True,
-            _waiting_state(timeline, due_ms, queue, now, paused_queues),
-            version,
-            durability,
+        return _receipt(
+            Receipt,
+            (
+                task_id or generated_id(number),
+                self.due_at(timeline, due_ms),
+                number,
+                True,
+                _waiting_state(timeline, due_ms, queue, now, paused_queues),
+                version,
+                durability,
+            ),
         )
 
 

@@ -106,6 +106,8 @@ class Window:
     ) -> None:
         self.lanes = lanes
         self.entries_max = entries_max
+        # Once it holds more, it is trimmed to `entries_max`.
+        self._size_max = entries_max + entries_max // 4
         self.wheels = (Wheel(max(elapsed_ms, 0)), Wheel(max(wall_ms, 0)))
         self.ready: dict[int, list[int]] = {}
         # Lanes whose waiting tasks are not all in the window, and from where on.
@@ -200,8 +202,8 @@ class Window:
             # does no harm.
             wheel.insert_many(
                 [
-                    ((due_ms if due_ms > 0 else 0) << DUE_SHIFT) + base + position
-                    for position, due_ms in enumerate(dues)  # type: ignore[arg-type]
+                    ((due_ms if due_ms > 0 else 0) << DUE_SHIFT) + entry
+                    for entry, due_ms in enumerate(dues, base)  # type: ignore[arg-type]
                     if due_ms <= horizon_ms
                 ]
             )
@@ -372,8 +374,7 @@ class Window:
 
     def _trim(self) -> None:
         elapsed, wall = self.wheels
-        size = elapsed.size + wall.size + self.ready_count
-        if size <= self.entries_max + self.entries_max // 4:
+        if elapsed.size + wall.size + self.ready_count <= self._size_max:
             return
         if self.ready_count > self.entries_max:
             self._trim_ready()

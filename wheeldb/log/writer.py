@@ -184,12 +184,12 @@ class LogWriter:
         self,
         kind: FrameType,
         payload: bytes,
-        *,
         first_lsn: int,
         count: int,
         hlc: int,
         watermark: int,
         bound: int,
+        *,
         align: bool = True,
         is_opened: bool = False,
     ) -> Placed:
