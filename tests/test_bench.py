@@ -142,6 +142,20 @@ class TestMeasuring:
         written = (tmp_path / "log").read_bytes()
         assert (len(written), written[:5]) == (16 * 2**20, b"again")
 
+    def test_zeros_are_written_ahead_by_who_crosses_their_line(
+        self, tmp_path: Path
+    ) -> None:
+        path = tmp_path / "log"
+        log = BareLog(str(path), is_filled=False)
+        assert path.stat().st_size == 0
+        log.append(b"first")
+        assert path.read_bytes() == b"first" + bytes(2**20 - 5)
+        log.append(b"x" * 2**20)
+        assert path.stat().st_size == 2 * 2**20
+        log.append(bytes(14 * 2**20))  # there is no room for it behind them
+        log.close()
+        assert path.read_bytes() == bytes(14 * 2**20)
+
     def test_work_that_ends_is_not_begun_again(self) -> None:
         left = [3, 2, 1]
         assert per_second(lambda: left.pop() if left else 0, 1_000.0) > 0

@@ -3,17 +3,20 @@
     python -m tools.bench.durable [--seconds 0.25] [--rounds 9] [--directory DIR]
 
 For both ways of the log (`disk`: record behind record; `flash`: each synced record on a
-block of its own) two contenders take turns on the same disk:
+block of its own) three contenders take turns on the same disk:
 
 store   `db.schedule(name, payload, delay=…)`, default options; returns once it is
         durable.
-bare    One pwrite and one fdatasync of as many bytes as the store's record has, into a
-        file that was filled with zeros before; on its own block for `flash`.
+bare    One pwrite and one fdatasync of as many bytes as the store's record has, on its
+        own block for `flash`. Each MiB of the file is filled with zeros together with
+        the record that crosses into it, as the store fills its segments.
+filled  The same into a file that was filled with zeros before. No log that grows has
+        such a file; the difference to `bare` is what the zeros cost.
 
-The ratio is the median of the rounds' ratios. What is missing to 1 is what judging,
-packing, deciding and the window take a single caller. That stands beside it as CPU time
-of the calling thread: it hardly depends on the disk, so the quicker the disk syncs, the
-more of the ratio it takes.
+The ratios are the medians of the rounds' ratios. What is missing to 1 beside `bare` is
+what judging, packing, deciding and the window take a single caller. That stands beside
+it as CPU time of the calling thread: it hardly depends on the disk, so the quicker the
+disk syncs, the more of the ratio it takes.
 """
 
 import os
@@ -55,6 +58,7 @@ def main() -> None:
             "store/s",
             "bare/s",
             "store / bare",
+            "store / filled",
             "CPU us more",
             "record bytes",
         ),
@@ -84,14 +88,24 @@ def measure(
         before = db.statistics().log_bytes
         schedule()
         record = b"\x5a" * (db.statistics().log_bytes - before)
-        with bare_log(f"{path}.bare", is_aligned=profile == "flash") as log:
+        is_aligned = profile == "flash"
+        with (
+            bare_log(f"{path}.bare", is_aligned=is_aligned, is_filled=False) as log,
+            bare_log(f"{path}.filled", is_aligned=is_aligned) as filled,
+        ):
 
             def append() -> int:
                 log.append(record)
                 return 1
 
+            def append_filled() -> int:
+                filled.append(record)
+                return 1
+
             rates = by_turns(
-                {"store": schedule, "bare": append}, seconds=seconds, rounds=rounds
+                {"store": schedule, "bare": append, "filled": append_filled},
+                seconds=seconds,
+                rounds=rounds,
             )
             more_us = cpu_us(schedule) - cpu_us(append)
     return (
@@ -99,6 +113,7 @@ def measure(
         median_rate(rates, "store"),
         median_rate(rates, "bare"),
         median_ratio(rates, "store", "bare"),
+        median_ratio(rates, "store", "filled"),
         more_us,
         len(record),
     )

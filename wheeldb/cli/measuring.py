@@ -10,6 +10,9 @@ median of the rounds' ratios:
 
 ``BareLog`` does what no log can do without: one write and one sync for each record,
 into blocks that were written before, so that the file's own records need no change.
+Either all of the file was filled with zeros beforehand, which no log that grows can have;
+or each MiB is, together with the record that crosses into it, as the store fills its
+segments, and that record's sync takes so much longer.
 """
 
 import contextlib
@@ -31,6 +34,7 @@ __all__ = (
 NS_PER_S = 1_000_000_000
 BLOCK_BYTES = 4_096
 _FILE_BYTES = 16 * 2**20
+_ZEROS = bytes(2**20)
 
 Rates = dict[str, list[float]]
 
@@ -38,13 +42,16 @@ Rates = dict[str, list[float]]
 class BareLog:
     """A file of zeros into which records are written, each synced by itself."""
 
-    def __init__(self, path: str, *, is_aligned: bool = False) -> None:
+    def __init__(
+        self, path: str, *, is_aligned: bool = False, is_filled: bool = True
+    ) -> None:
         """Prepare the file, durably.
 
         Args:
             path: The file; it must not exist.
             is_aligned: Let each record begin on a block of its own, as a log does on
                 media that may damage bytes beside those being written.
+            is_filled: Fill the file now; else each MiB is, with the first record in it.
 
         Raises:
             OSError: As the disk says.
@@ -52,16 +59,26 @@ class BareLog:
         self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
         self._offset = 0
         self._step_bytes = BLOCK_BYTES if is_aligned else 1
-        os.pwrite(self._fd, bytes(_FILE_BYTES), 0)
+        self._is_filled = is_filled
+        self._zeroed_bytes = 0
+        if is_filled:
+            self._zeroed_bytes = _FILE_BYTES
+            os.pwrite(self._fd, bytes(_FILE_BYTES), 0)
         os.fsync(self._fd)
 
     def append(self, record: bytes) -> None:
         """Write a record and sync it; behind the last block begins the first."""
         if self._offset + len(record) > _FILE_BYTES:
             self._offset = 0
+            if not self._is_filled:  # as in a new file
+                os.ftruncate(self._fd, 0)
+                self._zeroed_bytes = 0
         os.pwrite(self._fd, record, self._offset)
-        os.fdatasync(self._fd)
         end = self._offset + len(record)
+        if end > self._zeroed_bytes:
+            self._zeroed_bytes = end + -end % len(_ZEROS)
+            os.pwrite(self._fd, _ZEROS[: self._zeroed_bytes - end], end)
+        os.fdatasync(self._fd)
         self._offset = end + -end % self._step_bytes
 
     def close(self) -> None:
@@ -70,9 +87,11 @@ class BareLog:
 
 
 @contextlib.contextmanager
-def bare_log(path: str, *, is_aligned: bool = False) -> Iterator[BareLog]:
+def bare_log(
+    path: str, *, is_aligned: bool = False, is_filled: bool = True
+) -> Iterator[BareLog]:
     """Return a ``BareLog`` for the length of a block."""
-    log = BareLog(path, is_aligned=is_aligned)
+    log = BareLog(path, is_aligned=is_aligned, is_filled=is_filled)
     try:
         yield log
     finally:
