@@ -1,8 +1,9 @@
 """Closing a store: leases back, sync, checkpoint, snapshot if it is due, footer.
 
-After a footer the next opening reads nothing but the log's end.  None of it is needed
-for correctness: a store that is killed instead opens with everything acknowledged.  On
-a poisoned store nothing is written any more.
+First what was written is synced: who has closed a store may pull the plug.  After a
+footer the next opening reads nothing but the log's end.  The rest is not needed for
+correctness: a store that is killed instead opens with everything acknowledged.  On a
+poisoned store nothing is written any more.
 """
 
 import contextlib
@@ -13,7 +14,7 @@ from wheeldb.engine.commit import Need
 from wheeldb.engine.engine import Engine
 from wheeldb.engine.moment import span_ms
 from wheeldb.engine.upkeep import Upkeep
-from wheeldb.errors import CorruptionError, StorageFullError, StorePoisoned
+from wheeldb.errors import CorruptionError, StorageFullError
 from wheeldb.events import F, pack_fields
 from wheeldb.layout import Layout
 from wheeldb.settings import Settings
@@ -23,9 +24,14 @@ __all__ = ("close_engine",)
 
 
 def close_engine(engine: Engine, upkeep: Upkeep | None, settings: Settings) -> None:
-    """Write down what makes the next opening quick, and let go of every file."""
+    """Sync, write down what makes the next opening quick, and let go of every file.
+
+    Raises:
+        CommitUnknown, StorePoisoned: The log has failed just now.
+    """
     try:
         if upkeep is not None and engine.committer.poison is None:
+            engine.committer.sync()
             _finish(engine, upkeep, settings)
     finally:
         engine.committer.close()
@@ -34,7 +40,7 @@ def close_engine(engine: Engine, upkeep: Upkeep | None, settings: Settings) -> N
 
 
 def _finish(engine: Engine, upkeep: Upkeep, settings: Settings) -> None:
-    with contextlib.suppress(StorePoisoned, StorageFullError, CorruptionError):
+    with contextlib.suppress(StorageFullError, CorruptionError):
         # On a full disk there is no footer: the next opening replays the log's tail.
         if engine.state.leased:
             engine.commit(

@@ -523,6 +523,9 @@ class WheelDB:
         """Stop, sync, write a snapshot if one is due, and give the lock back.
 
         Blocked calls raise ``ClosedError``.  If it was interrupted, call it again.
+
+        Raises:
+            CommitUnknown, StorePoisoned: The log failed; it is closed all the same.
         """
         with self._closing:
             if self._is_closed:
