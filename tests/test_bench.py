@@ -152,9 +152,9 @@ class TestMeasuring:
         assert path.read_bytes() == b"first" + bytes(2**20 - 5)
         log.append(b"x" * 2**20)
         assert path.stat().st_size == 2 * 2**20
-        log.append(bytes(14 * 2**20))  # there is no room for it behind them
+        log.append(bytes(15 * 2**20))  # there is no room for it behind them
         log.close()
-        assert path.read_bytes() == bytes(14 * 2**20)
+        assert path.read_bytes() == bytes(15 * 2**20)
 
     def test_work_that_ends_is_not_begun_again(self) -> None:
         left = [3, 2, 1]

@@ -10,9 +10,9 @@ median of the rounds' ratios:
 
 ``BareLog`` does what no log can do without: one write and one sync for each record,
 into blocks that were written before, so that the file's own records need no change.
-Either all of the file was filled with zeros beforehand, which no log that grows can have;
-or each MiB is, together with the record that crosses into it, as the store fills its
-segments, and that record's sync takes so much longer.
+Either all of the file was filled with zeros beforehand, which no log that grows can
+have; or each MiB is, together with the record that crosses into it, as the store fills
+its segments, and that record's sync takes so much longer.
 """
 
 import contextlib
