@@ -1,8 +1,8 @@
 """The soak judges: it is quiet about a good store, and loud about each broken promise.
 
 Method: a short soak of a real store; one whose store is put back by a while, as no
-crash can do it; and made-up reports to the book alone, one story for each promise, which
-must be told, beside one in good order, which must not.
+crash can do it; and made-up reports to the book alone, one story for each promise,
+which must be told, beside one in good order, which must not.
 """
 
 import shutil
