@@ -16,9 +16,15 @@ from random import Random
 
 import lmdb
 import pytest
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
 
 import wheeldb
 from wheeldb import NewTask
@@ -248,10 +254,28 @@ class BlockMachine(RuleBasedStateMachine):
         shutil.rmtree(self.directory)
 
 
-BlockMachine.TestCase.settings = settings(
-    max_examples=10, stateful_step_count=15, deadline=None
-)
-TestBlockMachine = BlockMachine.TestCase
+def run_machine(examples: int, steps: int) -> None:
+    run_state_machine_as_test(
+        BlockMachine,
+        settings=settings(
+            max_examples=examples,
+            stateful_step_count=steps,
+            deadline=None,
+            derandomize=True,
+            database=None,
+            suppress_health_check=list(HealthCheck),
+        ),
+    )
+
+
+def test_blocks_are_like_rows() -> None:
+    run_machine(examples=4, steps=15)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_blocks_are_like_rows_for_long() -> None:
+    run_machine(examples=80, steps=40)
 
 
 # What goes into blocks.
@@ -315,6 +339,24 @@ def test_lone_due_times_have_rows_of_their_own(store: Store) -> None:
     store.checkpoint()
     with store.state.index.snapshot() as view:
         assert view.check() == []
+        assert store.digests.differences(view.digests()) == []
+
+
+def test_a_row_behind_a_block_is_none_of_its_tasks(store: Store) -> None:
+    store.schedule(some_columns([5_000] * 10))
+    store.schedule(some_columns([5_000] * 2, first=19))
+    store.checkpoint()
+    assert store.counts() == {TASK: 2, BLOCK: 1, DUE: 2, RUN: 1}
+
+    store.end(19)
+    store.end(9)
+    store.checkpoint()
+
+    assert store.counts() == {TASK: 1, BLOCK: 1, DUE: 1, RUN: 1}
+    with store.state.index.snapshot() as view:
+        assert view.check() == []
+        assert view.task(19) is None
+        assert view.block_at(19) is None
         assert store.digests.differences(view.digests()) == []
 
 
@@ -395,7 +437,10 @@ def test_a_due_field_of_a_block_is_near_its_due_time(due_ms: int, far_ms: int) -
 
 @given(
     st.lists(
-        st.tuples(st.integers(0, 400), st.integers(0, 30 * COARSE_MS)),
+        st.tuples(
+            st.integers(0, 400),
+            st.sampled_from([FAR_MS - 1, FAR_MS]) | st.integers(0, 30 * COARSE_MS),
+        ),
         unique_by=lambda one: one[0],
     )
 )
