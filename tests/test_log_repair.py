@@ -7,6 +7,7 @@ every operation of an opening, for every kind of crash, twice in a row; and whol
 of a log are drawn and compared with their ledger.
 """
 
+import contextlib
 import errno
 import os.path
 from collections.abc import Callable
@@ -121,6 +122,22 @@ def test_a_clean_end_goes_on_with_the_next_number() -> None:
     assert repaired.sealed_frames == 1
     assert not end.is_clean
     assert len(scan.segments) == 2
+
+
+@pytest.mark.parametrize("profile", ["block", "torn", "stale_tail"])
+def test_a_power_cut_within_closing_costs_nothing(profile: str) -> None:
+    # The footer may arrive, and what lies beside it in its block be damaged.
+    for seed in range(24):
+        disk = make_disk(seed)
+        log, _, _ = open_log(disk, block_align=True)
+        log.append(b"one")
+        log.append(b"two")
+        disk.crash_at(2 + seed % 3)
+        with contextlib.suppress(PowerCut):
+            log.close()
+        disk.crash(profile)
+
+        check_opening(disk, log.written)
 
 
 def test_openings_without_work_do_not_grow() -> None:

@@ -225,7 +225,6 @@ class LogScan:
                     tail,
                     next_lsn=cursor.last_lsn + 1,
                     proven_lsn=max(self.proven_lsn, segment.header.sealed_lsn),
-                    is_closed=cursor.footer is not None,
                 )
                 if refusal is None:
                     break

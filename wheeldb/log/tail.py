@@ -2,7 +2,7 @@
 
 A power cut may leave anything of what was not synced: nothing, all, single sectors in
 any order. It can't touch what was. So the question is whether a byte behind the last
-valid frame had been durable, and there are four ways to know:
+valid frame had been durable, and there are three ways to know:
 
 ===============================================================  =====================
 what is found                                                    verdict
@@ -11,11 +11,14 @@ a valid frame further on, whose watermark says that the number   damage
 expected here had been durable
 an LSN known from elsewhere (checkpoint, snapshot, what was      damage
 synced with the segment's header) is at or above it
-the log was closed with a footer, and behind it is no zero       damage
 a valid frame further on, whose watermark is below               torn tail: writes that
                                                                  landed out of order
 none of these                                                    torn tail
 ===============================================================  =====================
+
+Bytes behind a footer are a torn tail like any other: nothing is ever written there, but
+the footer itself may have been on its way as the power went, and on flash that damages
+what lies beside it in its block.
 
 The verdict never depends on what the broken bytes look like: a rule such as "a sector
 of zeros is a torn write" fails on a payload that holds zeros (etcd-io/etcd#6515 shows
@@ -91,9 +94,7 @@ def inspect_tail(source: ByteSource, header: SegmentHeader, offset: int) -> Tail
     )
 
 
-def refusal_of(
-    flaw: Flaw, tail: Tail, *, next_lsn: int, proven_lsn: int, is_closed: bool
-) -> str | None:
+def refusal_of(flaw: Flaw, tail: Tail, *, next_lsn: int, proven_lsn: int) -> str | None:
     """Return why the log's end can't be the work of a crash; None if it can.
 
     Args:
@@ -101,7 +102,6 @@ def refusal_of(
         tail: What lies there and behind.
         next_lsn: The number expected there.
         proven_lsn: The highest number known from elsewhere to have been durable.
-        is_closed: Whether the last valid frame is a footer.
     """
     if tail.watermark >= next_lsn:
         return (
@@ -113,6 +113,4 @@ def refusal_of(
             f"{flaw}, but LSN {proven_lsn} is known to have been durable: "
             "the end of the log is missing"
         )
-    if is_closed and tail.torn_bytes:
-        return f"{flaw}, although the log was closed in front of it"
     return None

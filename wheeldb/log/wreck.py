@@ -30,7 +30,6 @@ from wheeldb.log.frame import (
     Flaw,
     Frame,
     FrameHeader,
-    FrameType,
     find_next_frame,
     frame_bytes,
     parse_header,
@@ -241,7 +240,6 @@ class Wreck:
             end = min(len(data), end + -end % 8)
         elif end > len(data):
             self._damage.append(f"{file.path}: the file has {len(data)} bytes of {end}")
-        is_closed = False
         offset = SEGMENT_HEADER_BYTES
         while offset < min(end, len(data)):
             found = _frame_at(data, salt, offset, end, file)
@@ -251,9 +249,7 @@ class Wreck:
                     "open it with the release that wrote it"
                 )
             if isinstance(found, Flaw):
-                if successor is None and self._is_torn_end(
-                    data, salt, offset, file, is_closed
-                ):
+                if successor is None and self._is_torn_end(data, salt, offset, file):
                     return
                 following = _next_frame(data, salt, offset + 8, end, file)
                 stop = end if following is None else following.offset
@@ -261,7 +257,6 @@ class Wreck:
                 if following is None:
                     return
                 found = following
-            is_closed = found.header.type == FrameType.FOOTER
             offset = found.end
             if found.header.lsn_count and found.header.last_lsn > self.last_lsn:
                 header = found.header
@@ -275,9 +270,7 @@ class Wreck:
                 self._tell(self.last_lsn)
                 self.last_lsn = header.last_lsn
 
-    def _is_torn_end(
-        self, data: bytes, salt: bytes, offset: int, file: _File, is_closed: bool
-    ) -> bool:
+    def _is_torn_end(self, data: bytes, salt: bytes, offset: int, file: _File) -> bool:
         """Return whether an opening would take the rest for torn, and count it."""
         rest = len(data[offset:].rstrip(b"\0"))
         watermark = 0
@@ -288,8 +281,6 @@ class Wreck:
         sealed = file.header.sealed_lsn if file.header is not None else 0
         next_lsn = self.last_lsn + 1
         if max(watermark, self._proven_lsn, sealed) >= next_lsn or self._damage:
-            return False
-        if is_closed and rest:
             return False
         self.torn_bytes = rest
         return True
