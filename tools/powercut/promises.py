@@ -9,29 +9,33 @@ id where the caller gave one)::
     ["did", hand, number, lsn]                it has returned; the highest LSN shown
     ["refused", hand, number]                 it has raised, and nothing has happened
     ["started", key, fence, may_have_run]     a lease is in a hand
-    ["found", {hand: number}]                 an opening has found the state behind so
-                                              many calls: now that is what there is
+    ["found", {hand: number}, [key, …]]       an opening has found the state behind so
+                                              many calls, and these tasks dead of their
+                                              one start: now that is what there is
 
-What a key becomes is ``[has_id, state, stamp, is_far]``: whether it can be found by its
-id, its state (``live`` stands for scheduled, due and leased: a lease ends with its
-process), the number of the call that wrote its payload, and whether it is due much
-later. ``level`` is ``fsync`` or ``written``. A call of level fsync that was asked after
-another had returned proves that other one durable too: the log is synced as a whole.
-Where only the process was killed, every call that has returned is proven.
+What a key becomes is ``[has_id, state, stamp, is_far, is_once]``: whether it can be
+found by its id; its state (``live`` stands for scheduled, due and leased: a lease ends
+with its process); the number of the call that wrote its payload; whether it is due much
+later; and whether it starts at most once. Then a crash in its attempt is its end, and
+if nobody told of a start there may have been one all the same.
+
+``level`` is ``fsync`` or ``written``. A call of level fsync that was asked when another
+had returned proves that other one durable, too: the log is synced as a whole. Where
+only the process was killed, every call that has returned is proven.
 
 So each hand has a range of calls, from the last that is proven to the last that was
 asked, and the store must stand exactly behind one of them: whole calls only, none left
 out, nothing of a later one.
 
     ledger = Ledger()
-    ledger.take('["ask", "a", 0, "fsync", {"a.0.0": [true, "live", 0, false]}]')
+    ledger.take('["ask", "a", 0, "fsync", {"x": [true, "live", 0, false, false]}]')
     ledger.match("a", {})          0: it has not happened
     ledger.take('["did", "a", 0, 17]')
     ledger.match("a", {})          None: it has, and is lost
 """
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -47,6 +51,7 @@ class Entry(NamedTuple):
     state: str
     stamp: int
     is_far: bool
+    is_once: bool = False
 
 
 # What can be seen of a key: its state, and for an unfinished one stamp and is_far.
@@ -129,7 +134,7 @@ class Ledger:
             self.lsn_highest = max(self.lsn_highest, rest[0])
         else:
             assert word == "found", line
-            self._found(rest[0])
+            self._found(*rest)
 
     def _ask(
         self, name: str, number: int, level: str, changes: Mapping[str, list[object]]
@@ -155,15 +160,14 @@ class Ledger:
                 hand.proven += 1
         self._hands[name].proven = number + 1
 
-    def _found(self, numbers: Mapping[str, int]) -> None:
+    def _found(self, numbers: Mapping[str, int], dead: Sequence[str]) -> None:
         merged: State = {}
         for name, hand in self._hands.items():
             merged |= self._state(hand, numbers[name])
-        self._hands = {}
-        for key, entry in merged.items():
-            # Others may go on with tasks that were not theirs: one state for all.
-            self._hands.setdefault("", _Hand()).base[key] = entry
-        self._hands.setdefault("", _Hand())
+        for key in dead:
+            merged[key] = merged[key]._replace(state="dead")
+        # Others may go on with tasks that were not theirs: one state for all.
+        self._hands = {"": _Hand(base=merged)}
 
     # What there must be.
 
@@ -172,23 +176,24 @@ class Ledger:
         """The hands since an opening has found a state; then there is one, ""."""
         return list(self._hands)
 
-    def states(self, name: str) -> Iterator[tuple[int, State]]:
-        """Yield each state in which a hand's tasks may be, the latest first."""
-        hand = self._hands[name]
-        for number in range(len(hand.calls), hand.proven - 1, -1):
-            yield number, self._state(hand, number)
+    def match(
+        self, name: str, seen: Mapping[str, Seen]
+    ) -> tuple[int, State, list[str]] | None:
+        """Return behind how many of its calls a hand's tasks are as seen.
 
-    def match(self, name: str, seen: Mapping[str, Seen]) -> int | None:
-        """Return behind how many of its calls a hand's tasks are as seen."""
-        for number, state in self.states(name):
+        With it come the state there, and who is dead in it of his one start.
+        """
+        for number, state in self._states(name, seen):
             if visible(state) == seen:
-                return number
+                before = self._state(self._hands[name], number)
+                dead = [key for key, entry in state.items() if entry != before[key]]
+                return number, state, dead
         return None
 
     def differences(self, name: str, seen: Mapping[str, Seen]) -> list[str]:
         """Return how what was seen differs from the nearest of the states, in words."""
         nearest: list[str] = []
-        for number, state in self.states(name):
+        for number, state in self._states(name, seen):
             expected = visible(state)
             lines = [
                 f"{key} is {seen.get(key)}, behind call {number} it was to be "
@@ -199,6 +204,24 @@ class Ledger:
             if not nearest or len(lines) < len(nearest):
                 nearest = lines
         return nearest
+
+    def _states(
+        self, name: str, seen: Mapping[str, Seen]
+    ) -> Iterator[tuple[int, State]]:
+        """Yield each state in which a hand's tasks may be, the latest first.
+
+        What starts at most once is dead in it if it was started, or is seen to be.
+        """
+        hand = self._hands[name]
+        for number in range(len(hand.calls), hand.proven - 1, -1):
+            state = self._state(hand, number)
+            for key, entry in state.items():
+                if not entry.is_once or entry.state != "live":
+                    continue
+                is_seen_dead = key in seen and seen[key][0] == "dead"
+                if key in self.unended or is_seen_dead:
+                    state[key] = entry._replace(state="dead")
+            yield number, state
 
     def _state(self, hand: _Hand, number: int) -> State:
         state = dict(hand.base)

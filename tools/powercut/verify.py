@@ -93,24 +93,25 @@ def judge(directory: Path, ledger: Ledger) -> list[str]:
         if last_lsn <= ledger.lsn_highest:
             findings.append(f"at LSN {last_lsn}; {ledger.lsn_highest} was seen before")
         findings += [f"check: {finding}" for finding in db.check()]
-        numbers = {}
+        numbers: dict[str, int] = {}
+        dead: list[str] = []
+        found: State = {}
         for name in ledger.hands:
             own = {k: s for k, s in seen.items() if name in {"", hand_of(k)}}
-            number = ledger.match(name, own)
-            if number is None:
+            match = ledger.match(name, own)
+            if match is None:
                 findings += ledger.differences(name, own)
             else:
-                numbers[name] = number
+                numbers[name], state, more = match
+                found |= state
+                dead += more
         stray = {hand_of(key) for key in seen} - set(ledger.hands)
         if stray and "" not in ledger.hands:
             findings.append(f"tasks of {sorted(stray)}, who asked for none")
         if findings:
             return findings
-        found: State = {}
-        for name, number in numbers.items():
-            found |= next(s for n, s in ledger.states(name) if n == number)
         say("opened", last_lsn)
-        say("found", numbers)
+        say("found", numbers, dead)
         hand = Hand("", f"verify {last_lsn}", prefix=f"v{last_lsn}", state=found)
         findings += _use(db, hand, ledger)
     finally:
@@ -142,6 +143,10 @@ def _use(db: wheeldb.WheelDB, hand: Hand, ledger: Ledger) -> list[str]:
             if len(started) <= SETTLED:
                 ends = (hand.ack, hand.reject, hand.cancel_leased)
                 hand.settle(db, lease, ends[len(started) % len(ends)])
+    for key in started & _due(hand.state):
+        if hand.state[key].is_once:
+            # It is leased, and stays so until an opening ends it.
+            hand.state[key] = hand.state[key]._replace(state="dead")
     if missing := _due(hand.state) - started:
         findings.append(f"due, and not started: {sorted(missing)}")
     db.snapshot()

@@ -89,6 +89,13 @@ class Hand:
             *(self.checkpoint, self.snapshot),
         ]
 
+    def begin(self) -> None:
+        """Begin with a store that was opened anew, which has ended what was leased."""
+        for key in self.held:
+            if self.state[key].is_once:
+                self.state[key] = self.state[key]._replace(state="dead")
+        self.held.clear()
+
     def step(self, db: wheeldb.WheelDB) -> None:
         """Take one step."""
         self._random.choice(self._steps)(db)
@@ -245,10 +252,11 @@ class Hand:
         """Let it fail; it is due again, now or later."""
         is_far = self._random.random() < 0.5
         retry_in = FAR_SECONDS if is_far else 0
-        self.call(
-            partial(lease.nack, "failed", retry_in=retry_in),
-            self._becomes(lease, is_far=is_far),
-        )
+        becomes = self._becomes(lease, is_far=is_far)
+        if self.state[key_of(lease)].is_once:
+            # There is no next time.
+            becomes = self._becomes(lease, state="dead")
+        self.call(partial(lease.nack, "failed", retry_in=retry_in), becomes)
 
     def release(self, db: wheeldb.WheelDB, lease: wheeldb.Lease) -> None:
         """Give it back."""
@@ -280,7 +288,10 @@ class Hand:
         task.options["delay"] = FAR_SECONDS if is_far else 0
         if has_id:
             task.options["id"] = key
-        return task, Entry(has_id, "live", self.number, is_far)
+        is_once = self._random.random() < 0.15
+        if is_once:
+            task.options["at_most_once"] = True
+        return task, Entry(has_id, "live", self.number, is_far, is_once)
 
     def _drawn(self, state: str, count: int) -> list[str]:
         keys = [
@@ -360,7 +371,7 @@ def _run(
     ends: list[Exception] = []
 
     def work(hand: Hand) -> None:
-        hand.held.clear()
+        hand.begin()
         try:
             for _ in range(steps):
                 try:
