@@ -70,15 +70,16 @@ def new_store(disk: CrashableDisk) -> wheeldb.WheelDB:
     return wheeldb.open("/store", disk=disk, clock=ManualClock(), driver=False)
 
 
-def test_what_a_crash_left_of_a_snapshot_goes() -> None:
+@pytest.mark.parametrize("name", ["snapshots/next.tmp", "FORMAT.tmp", "log/next.tmp"])
+def test_what_a_crash_left_half_done_goes(name: str) -> None:
     disk = CrashableDisk()
     new_store(disk).schedule("a", id="kept", delay=60)
     disk.crash("none")
-    disk.load({"/store/snapshots/next.tmp": bytes(10_000)})
+    disk.load({f"/store/{name}": bytes(10_000)})
 
     db = new_store(disk)
 
-    assert disk.list("/store/snapshots") == []
+    assert f"/store/{name}" not in disk.dump()
     assert db.get("kept") is not None
 
 

@@ -187,7 +187,13 @@ def write_format(
 
 
 def mend_format(disk: Disk, layout: Layout, database: bytes) -> None:
-    """Write FORMAT anew if it is blank."""
+    """Write FORMAT anew if it is blank, and remove what lies beside it.
+
+    Where a rename is a link and an unlink, a power cut may have left both names.
+    """
+    aside = layout.format + ".tmp"
+    if disk.info(aside) is not None:
+        disk.unlink(aside)
     text = _read(disk, layout)
     if text is not None and _is_blank(text):
         write_format(disk, layout, database)
