@@ -228,6 +228,23 @@ def test_what_was_repaid_can_be_owed_again() -> None:
     assert keeper.owed_ms(reading) == owed_ms
 
 
+def test_a_step_in_front_of_the_repayment_is_no_off_time() -> None:
+    # The clock is put right, and set forward by a day before that was answered.
+    keeper = opened(Reading(30_000, 0), anchor_after(60_000), "boot 2")
+    wall_ms = WALL_MS + 60_000 + HOUR_MS
+    assert keeper.now(Reading(wall_ms, 1000)).trust == "assumed"
+    later = Reading(wall_ms + 24 * HOUR_MS + 500, 1500)
+    assert keeper.owed_ms(later) == HOUR_MS - 1000
+    # A clock that tells less is taken at its word: late, not early.
+    assert keeper.owed_ms(Reading(wall_ms - 60_000, 1500)) == HOUR_MS - 61_500
+    assert repaid(keeper, later).elapsed_ms == HOUR_MS
+
+    # What is owed after the next night is told anew.
+    anchor = keeper.anchor(later)
+    keeper = opened(Reading(30_000, 0), anchor, "boot 3")
+    assert keeper.owed_ms(Reading(later.wall_ms + HOUR_MS, 1000)) == HOUR_MS - 1000
+
+
 def test_since_when_off_time_is_owed_is_kept_over_openings() -> None:
     keeper = opened(Reading(30_000, 0), anchor_after(60_000), "boot 2")
     keeper.note_opening(77)

@@ -30,12 +30,13 @@ through, everything later waits until the clock has passed the mark. Otherwise i
 
 Off-time is measured from the *origin*, the wall time at which the elapsed timeline was
 zero, and of several from the latest: a clock that is set back for a while and put right
-while the power is off makes delays late by the off-time, not early. An anchor is to be
-written at each step: if the clock is set forward by an hour and the power is cut before
-that is on disk, the hour counts as off-time. `Now.shift_ms` shows a step. For the same
-reason a clock that was slow from the start, was believed, and is put right while the
-power is off makes delays end early by as much as it was slow; nothing on the machine
-could tell.
+while the power is off makes delays late by the off-time, not early. While off-time is
+owed, the least counts that a clock tells of it: one that is set forward again before
+the hour has been added does not make the hour longer. An anchor is to be written at
+each step: if the clock is set forward by an hour and the power is cut before that is on
+disk, the hour counts as off-time. `Now.shift_ms` shows a step. For the same reason a
+clock that was slow from the start, was believed, and is put right while the power is
+off makes delays end early by as much as it was slow; nothing on the machine could tell.
 
 This module is pure: readings come in as arguments, anchors go out as values. It has no
 lock; its owner has one. It doesn't use any reference beside the clock itself, and it
@@ -205,6 +206,9 @@ class Timekeeper:
         self._origin_before_ms: int | None = None
         self._is_owed = False
         self._owed_since: int | None = None
+        # The least that a clock has told of it: one that is set forward again before it
+        # was added would have it longer by the step.
+        self._owed_least_ms: int | None = None
         # Where in the log this opening begins; 0 if nobody has said it.
         self.opening_lsn = 0
         # wall - boottime at the last anchor.
@@ -294,6 +298,13 @@ class Timekeeper:
         """Return the missing off-time; None if none is, or no clock can tell it."""
         if not self._is_owed or reading.wall_ms < self._floor_ms:
             return None
+        told_ms = self._told_ms(reading)
+        if self._owed_least_ms is None or told_ms < self._owed_least_ms:
+            self._owed_least_ms = told_ms
+        return self._owed_least_ms
+
+    def _told_ms(self, reading: Reading) -> int:
+        """Return the missing off-time as a clock that is believed tells it."""
         origin_ms = self._latest_origin_ms
         assert origin_ms is not None, "off-time is owed, but since when?"
         # What was cut off the readings is taken to the safe side: else a delay over a
@@ -305,6 +316,7 @@ class Timekeeper:
     def repay(self, owed_ms: int) -> None:
         """Add the missing off-time, as `owed_ms` has told it."""
         self._latest = None
+        self._owed_least_ms = None
         self._offset_ms += owed_ms
         self._origin_before_ms, self._latest_origin_ms = self._latest_origin_ms, None
         self._is_owed = False
@@ -408,7 +420,9 @@ class Timekeeper:
         wall_ms = self._wall_ms = reading.wall_ms
         if wall_ms < self._floor_ms:
             return False
-        if not self._is_owed:
+        if self._is_owed:
+            self.owed_ms(reading)
+        else:
             elapsed_ms = reading.boottime_ms + self._offset_ms
             origin_ms = self._origin_ms = wall_ms + reading.cut_ms - elapsed_ms
             latest_ms = self._latest_origin_ms
