@@ -18,7 +18,16 @@ from typing import Protocol
 from wheeldb.disk import OsDisk
 from wheeldb.disk.seam import Data
 
-__all__ = ("MountedRoom", "QuotaDisk", "QuotaRoom", "Room", "new_room")
+__all__ = (
+    "MountedRoom",
+    "QuotaDisk",
+    "QuotaRoom",
+    "Room",
+    "mount",
+    "new_room",
+    "remove_stale",
+    "unmount",
+)
 
 SOURCE = "wheeldb-soak"
 # Log, snapshots, index and the room kept behind it come to a third of that.
@@ -51,18 +60,31 @@ class Room(Protocol):
 def new_room(directory: Path) -> Room:
     """Return a room in an existing directory: a mounted one if that is allowed."""
     remove_stale()
-    if os.geteuid() == 0:
-        mounted = subprocess.run(
-            [
-                *("mount", "-t", "tmpfs", "-o", f"size={SIZE_BYTES}"),
-                *(f"{SOURCE}-{os.getpid()}", str(directory)),
-            ],
-            capture_output=True,
-            check=False,
-        )
-        if mounted.returncode == 0:
-            return MountedRoom(directory)
-    return QuotaRoom(directory)
+    if mount(directory, SIZE_BYTES):
+        return QuotaRoom(directory)
+    return MountedRoom(directory)
+
+
+def mount(directory: Path, size_bytes: int) -> str:
+    """Mount a tmpfs on a directory; return why that can't be, empty if it was done."""
+    if os.geteuid() != 0:
+        return "only root may mount"
+    source = f"{SOURCE}-{os.getpid()}"
+    mounted = subprocess.run(
+        [
+            *("mount", "-t", "tmpfs", "-o", f"size={size_bytes}"),
+            *(source, str(directory)),
+        ],
+        capture_output=True,
+        check=False,
+        text=True,
+    )
+    return mounted.stderr.strip() if mounted.returncode else ""
+
+
+def unmount(directory: Path) -> None:
+    """Undo a mount; what lies there is gone."""
+    subprocess.run(["umount", "-l", str(directory)], check=True)
 
 
 def remove_stale() -> None:
@@ -109,7 +131,7 @@ class MountedRoom:
 
     def close(self) -> None:
         """Undo the mount; what lies there is gone."""
-        subprocess.run(["umount", "-l", str(self._mount_point)], check=False)
+        unmount(self._mount_point)
 
 
 class QuotaRoom:
