@@ -554,11 +554,15 @@ def crash_prone(seed: int) -> tuple[CrashableDisk, ManualClock, set[str]]:
     """Return a store whose power was cut amid its work, and what was acknowledged."""
     disk, clock = CrashableDisk(seed), ManualClock()
     db = open_store(disk, clock)
-    acknowledged = set()
+    acknowledged = {f"many-{n}" for n in range(12)}
+    # A checkpoint takes them as a block, and what becomes of them out of it again.
+    db.schedule_many([NewTask("a", n, id=f"many-{n}", delay=60) for n in range(14)])
     for n in range(12):
         db.schedule("a", b"x" * 200, id=f"id-{n}", delay=60)
         acknowledged.add(f"id-{n}")
-        if n == 6:
+        if n in (6, 9):
+            db.cancel(f"many-{12 + n // 9}")
+            db.reschedule(f"many-{n}", delay=600)
             db.checkpoint()
     db.poll()
     run_until_cut(disk, 2, lambda: db.schedule("a", b"y" * 700, id="unknown", delay=60))

@@ -18,7 +18,7 @@ from recovery_helpers import (
 )
 
 import wheeldb
-from wheeldb import Task, WheelDB
+from wheeldb import NewTask, Task, WheelDB
 from wheeldb.index import MemoryIndex
 from wheeldb.index.keys import number_key
 from wheeldb.layout import Layout
@@ -36,9 +36,14 @@ def clock() -> ManualClock:
     return ManualClock(elapsed=1_000.0)
 
 
-def filled(disk: CrashableDisk, clock: ManualClock) -> WheelDB:
-    """Return a store with tasks in every state, some of them in the index."""
+def filled(disk: CrashableDisk, clock: ManualClock, many: int = 20) -> WheelDB:
+    """Return a store with tasks in every state, some of them in the index.
+
+    `many` of them come in one call: what happens to them before a checkpoint, and what
+    after, decides which of them are in a block.
+    """
     db = open_store(disk, clock)
+    db.schedule_many([NewTask("b", n, id=f"many-{n}", delay=90) for n in range(many)])
     for n in range(40):
         db.schedule("a", n, id=f"id-{n}", delay=0 if n < 10 else 60, tags=[f"t{n}"])
     db.schedule("generated", delay=60)
@@ -48,6 +53,9 @@ def filled(disk: CrashableDisk, clock: ManualClock) -> WheelDB:
     leases[2].reject("bad")
     db.checkpoint()
     leases[3].ack({"done": True})
+    for n in range(0, many, 5):
+        db.cancel(f"many-{n}")
+        db.reschedule(f"many-{n + 1}", delay=6_000)
     db.cancel("id-30")
     db.cancel("id-31")
     db.pause("id-20")
@@ -102,7 +110,7 @@ def test_log_alone_snapshot_and_index_give_the_same(
 def test_a_rebuild_gives_the_same_digests(
     disk: CrashableDisk, clock: ManualClock
 ) -> None:
-    filled(disk, clock)
+    filled(disk, clock, many=0)
     twin = disk.clone()
     twin.indexes.clear()
 
@@ -112,6 +120,23 @@ def test_a_rebuild_gives_the_same_digests(
     assert with_index.recovery.index.startswith("used")
     assert tasks == tasks_without
     assert digests_of(with_index) == digests_of(without)
+
+
+def test_a_rebuild_may_have_other_blocks_and_the_same_tasks(
+    disk: CrashableDisk, clock: ManualClock
+) -> None:
+    filled(disk, clock)
+    twin = disk.clone()
+    twin.indexes.clear()
+
+    with_index, tasks = reopened(disk, clock)
+    without, tasks_without = reopened(twin, clock)
+
+    assert tasks == tasks_without
+    digests, digests_without = digests_of(with_index), digests_of(without)
+    assert digests["block"][0] == digests_without["block"][0] == 1
+    for table in ("id", "finished"):
+        assert digests[table] == digests_without[table]
 
 
 def test_a_snapshot_followed_by_nothing_equals_the_store(

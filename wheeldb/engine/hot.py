@@ -9,7 +9,10 @@ into the index), then the index; the first that knows the key answers::
     finished_ids  caller's id → LSN of finishing, or 0: none
     dropped     LSN of finishing → what the index holds of a task whose id came back
     lifted      number → the Row that the index holds, for rows changed or gone since,
-                and the due field of its key there
+                and the due field of its key there, unless it is in a block
+
+All numbers of an event stand in ``rows`` side by side, in order: a ``Columns`` where
+nothing has happened since, which a checkpoint takes by the block.
 
 A checkpoint freezes the table, writes it to the index in one transaction and drops it.
 The table holds at most what one checkpoint may write; the engine sees to that.

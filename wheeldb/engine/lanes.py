@@ -125,7 +125,7 @@ def field_to_write(lane: int, due_ms: int, now: tuple[int, int], timeline: int) 
 
 
 def field_in_index(lane: int, row: Row) -> int:
-    """Return the due field under which the index holds a row that was read from it."""
+    """Return the due field of a row that was read from the index, unless in a block."""
     if lane < LANE_FIRST:
         return 0
     due_ms = max(row.due_ms, 0)

@@ -7,17 +7,19 @@ Three steps, so that the state's lock is held while nothing is read from the dis
     scan    without it: read the index from the horizon on
     finish  under it: lay the hot tables over, place the slice, move the horizon
 
-Far due times are rounded down in the index's keys (to ``COARSE_MS``), the exact time
-stands in the value.  So a slice is not what stands first: with the horizon at 5,000,
-buckets of 1,000 and room for two ::
+Due times are rounded down in the index's keys, far ones to ``COARSE_MS``, near ones of
+tasks in blocks to ``NEAR_MS``; the exact time stands in the value.  Of the widths only
+this is relied on: a due field is no higher than the exact time, and no lower than the
+multiple of ``COARSE_MS`` below it.  So a slice is not what stands first: with the
+horizon at 5,000, a width of 1,000 and room for two ::
 
     key    5000   5000   5000   6000            the scan reads until no key
     exact  5900   5100   5400   6700            can be less than what it keeps
            ────   keep   keep
     new horizon: (5900, its number)
 
-A bucket that holds more than fits is read again for each slice of it; nothing has to be
-written for that.
+A due field that has more than fits is read again for each slice of it; nothing has to
+be written for that.
 
 Assumes, for ``finish``: every change since ``begin`` is in the hot tables of then or of
 now.  It is not if two checkpoints began meanwhile; then the slice is dropped and the
@@ -100,9 +102,9 @@ class Slice:
         low, capacity, found = self._horizon, self._capacity, self._found
         limit: Horizon | None = None
         floor = max(low[0], 0)
-        bucket = floor - floor % COARSE_MS
-        # The last key before the bucket: no task has this number.
-        after = (bucket - 1, _NUMBER_END) if bucket else None
+        first_field = floor - floor % COARSE_MS
+        # The last key before that: no task has this number.
+        after = (first_field - 1, _NUMBER_END) if first_field else None
         while True:
             piece = snapshot.due(self._lane, after, _PIECE_COUNT)
             for field, number, exact_ms in piece:
