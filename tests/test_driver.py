@@ -289,8 +289,11 @@ class TestFailure:
 
     def test_the_tasks_are_there_after_the_next_opening(self) -> None:
         driven = self.failing()
+        waiting = Background(lambda: driven.db.lease("other", wait=None))
         driven.clock.advance(0.05)
-        driven.db.close()
+        with pytest.raises(wheeldb.StorePoisoned):
+            waiting.result()
+        driven.db.close()  # without a word: it was told that the log has failed
         driven.disk.heal()
         with Driven(clock=driven.clock, disk=driven.disk) as again:
             assert again.db.get("a") is not None
