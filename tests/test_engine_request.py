@@ -88,6 +88,19 @@ class TestColumns:
         assert (columns.ids, columns.digests, columns.single) == (None, None, None)
         assert columns.shared == {}
 
+    def test_more_than_are_judged_at_once(self) -> None:
+        tasks = [NewTask("a", {"n": n}, delay=1) for n in range(1_100)]
+        payloads = ask(*tasks).columns.payloads
+        assert [unpack_payload(one) for one in payloads] == [t.payload for t in tasks]
+        # In the second stretch what is no flat dict, in the third what is wrong.
+        tasks[700] = NewTask("a", {"n": [700]}, delay=1)
+        payloads = ask(*tasks).columns.payloads
+        assert [unpack_payload(one) for one in payloads] == [t.payload for t in tasks]
+        tasks[1_050] = NewTask("a", {"n": object()}, delay=1)
+        with pytest.raises(TypeError, match=r"payload\['n'\] is a object") as refused:
+            ask(*tasks)
+        assert index_of(refused.value) == 1_050
+
     def test_what_differs_becomes_a_list(self) -> None:
         columns = ask(
             NewTask("a", delay=1, queue="red"),

@@ -104,7 +104,15 @@ class Wheel:
     broken off half-way (by Ctrl-C, say) leaves a wheel to be cleared and filled anew.
     """
 
-    __slots__ = ("_first", "_hand", "_heaps", "_now_ms", "_occupied", "_slots", "size")
+    __slots__ = (
+        "_hand",
+        "_heaps",
+        "_now_ms",
+        "_occupied",
+        "_slots",
+        "first_ms",
+        "size",
+    )
 
     def __init__(self, now_ms: int) -> None:
         """Make an empty wheel whose hand stands at `now_ms`."""
@@ -120,8 +128,9 @@ class Wheel:
         self._now_ms = now_ms
         # How many entries there are; to be read only. `len` takes a call more.
         self.size = 0
-        # The earliest due instant, unknown once that may be out.
-        self._first = _NEVER
+        # The earliest due instant, below zero once that may be out; to be read only, by
+        # who asks at each change whether anything is due: nothing is before it.
+        self.first_ms = _NEVER
         # For some slots, by position: a heap over all its entries, and over some that
         # were cancelled since. The slot says which are which.
         self._heaps: dict[int, list[int]] = {}
@@ -152,8 +161,8 @@ class Wheel:
         assert entry < _ENTRY_LIMIT, f"entry {entry:#x} is outside the wheel"
         # `_position`, written out here and below to spare a call.
         due = entry >> DUE_SHIFT
-        if due < self._first:
-            self._first = due
+        if due < self.first_ms:
+            self.first_ms = due
         hand = self._hand
         if due < hand:
             due = hand
@@ -182,7 +191,7 @@ class Wheel:
             How many of them are new.
         """
         size = self.size
-        self._first = _UNKNOWN
+        self.first_ms = _UNKNOWN
         self._place(entries)
         return self.size - size
 
@@ -193,8 +202,8 @@ class Wheel:
             Whether it was there.
         """
         due = entry >> DUE_SHIFT
-        if due == self._first:
-            self._first = _UNKNOWN
+        if due == self.first_ms:
+            self.first_ms = _UNKNOWN
         hand = self._hand
         if due < hand:
             due = hand
@@ -231,7 +240,7 @@ class Wheel:
         assert now_ms < DUE_LIMIT_MS, f"now_ms {now_ms} is outside the wheel"
         assert limit >= 0, f"limit {limit} is not a number of entries"
         self._now_ms = now_ms
-        self._first = _UNKNOWN
+        self.first_ms = _UNKNOWN
         expired: list[int] = []
         while self._occupied:
             position, start = self._earliest()
@@ -273,16 +282,16 @@ class Wheel:
         and in slots of one millisecond, the cost does not depend on their size. Asked
         again before the earliest entry is out, it costs nothing.
         """
-        first = self._first
+        first = self.first_ms
         if first == _UNKNOWN:
-            first = self._first = self._find_first()
+            first = self.first_ms = self._find_first()
         return None if first == _NEVER else first
 
     def is_due(self, now_ms: int) -> bool:
         """Return whether the earliest entry is due at `now_ms`."""
-        first = self._first
+        first = self.first_ms
         if first == _UNKNOWN:
-            first = self._first = self._find_first()
+            first = self.first_ms = self._find_first()
         return first <= now_ms
 
     def _find_first(self) -> int:
@@ -311,7 +320,7 @@ class Wheel:
         """
         assert keep >= 0, f"keep {keep} is not a number of entries"
         removed: list[int] = []
-        self._first = _UNKNOWN
+        self.first_ms = _UNKNOWN
         excess = self.size - keep
         while len(removed) < excess and self._occupied:
             position = self._occupied.bit_length() - 1
@@ -345,7 +354,7 @@ class Wheel:
         This is the one way to go back in time.
         """
         self._heaps.clear()
-        self._first = _NEVER
+        self.first_ms = _NEVER
         for position, slot in enumerate(self._slots):
             if slot is not None:
                 self._slots[position] = None
@@ -389,8 +398,8 @@ class Wheel:
         if self._occupied >> len(self._slots):
             findings.append("a bit is set beyond the last slot")
         first = min(self.entries(), default=_ENTRY_LIMIT) >> DUE_SHIFT
-        if self._first not in (_UNKNOWN, first):
-            findings.append(f"first is {self._first} but {first} comes first")
+        if self.first_ms not in (_UNKNOWN, first):
+            findings.append(f"first is {self.first_ms} but {first} comes first")
         if count != self.size:
             findings.append(f"size is {self.size} but {count} entries are held")
         for position, heap in self._heaps.items():
