@@ -34,6 +34,7 @@ from wheeldb.engine.columns import Columns
 from wheeldb.engine.digests import Digests
 from wheeldb.engine.lanes import LANE_FIRST
 from wheeldb.engine.row import DEAD, Row
+from wheeldb.engine.snapshots import load_what_is_left
 from wheeldb.engine.state import State
 from wheeldb.errors import CorruptionError
 from wheeldb.events import F, unpack_fields
@@ -55,6 +56,7 @@ from wheeldb.index.keys import (
     pack_row,
 )
 from wheeldb.index.runs import RUN_ENTRIES_MIN, DueGroups, Run
+from wheeldb.replay import replay
 from wheeldb.testing import CrashableDisk, ManualClock
 
 LANE = LANE_FIRST
@@ -685,6 +687,47 @@ def test_a_snapshot_takes_blocks_along(
         again.cancel("task-6")
         again.checkpoint()
         assert again.check() == []
+
+
+def test_what_is_left_of_a_snapshot_has_whole_blocks(
+    disk: CrashableDisk, db: wheeldb.WheelDB
+) -> None:
+    db.schedule_many([NewTask("a", "y" * 90, delay=60) for _ in range(10_000)])
+    db.snapshot()
+    [path] = [path for path in disk.dump() if path.endswith(".snap")]
+    database = db._engine.database
+    disk.corrupt(path, len(disk.dump()[path]) * 3 // 4, 0xFF)
+    store = Store(MemoryIndex())
+
+    damage = load_what_is_left(
+        disk, path, store.state, store.digests, database=database
+    )
+
+    assert damage is not None
+    assert 70 < store.state.pending_count < 10_070
+    with store.state.index.snapshot() as view:
+        tasks = view.tasks(-1, 40_000)
+        assert len(tasks) == store.state.pending_count
+        size = sum(len(Row.unpack(*task).payload) for task in tasks)
+        assert size == store.state.payload_bytes
+        assert view.check() == []
+        assert store.digests.differences(view.digests()) == []
+
+
+@pytest.mark.parametrize("salvage", [False, True])
+def test_a_replay_makes_the_same_store(
+    disk: CrashableDisk, db: wheeldb.WheelDB, salvage: bool
+) -> None:
+    db.cancel("task-5")
+    db.snapshot()
+    db.reschedule("task-6", delay=600)
+    ids = [task.id for task in db.tasks()]
+
+    replay("store", to="other", salvage=salvage, disk=disk, clock=ManualClock())
+
+    with wheeldb.open("other", disk=disk, clock=ManualClock(), driver=False) as other:
+        assert [task.id for task in other.tasks()] == ids
+        assert other.check() == []
 
 
 def test_an_index_of_the_format_before_is_rebuilt(tmp_path: Path) -> None:
