@@ -348,10 +348,10 @@ class CrashableDisk:
             fates = tuple((p, index, random.getrandbits(32)) for p in self.indexes)
             return replace(image, indexes=fates)
 
-    def prefixes(self, profile: str = "prefix") -> list[Image]:
-        """Return every image that keeps the first n pieces, from none to all."""
+    def unsafe_count(self) -> int:
+        """Return how many pieces a crash may lose now, the length of `pending`."""
         with self._mutex:
-            return list(self._tree.prefixes(profile))
+            return self._tree.unsafe_count()
 
     def describe(self, image: Image) -> list[str]:
         """Return in words what an image loses, tears and damages."""

@@ -9,6 +9,7 @@ It decides *that* a call fails; what a failing call does to the files is the dis
 """
 
 import os
+from collections import Counter
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -69,6 +70,8 @@ class Faults:
 
     Attributes:
         operations: Every operation that `crash_at` counts.
+        calls: How often each operation was called, those that change nothing included.
+        hits: Every call that a fault has met.
         is_cut: Whether the power is gone.
         watcher: Is called before each of those operations.
     """
@@ -76,6 +79,8 @@ class Faults:
     def __init__(self) -> None:
         self.watcher: Callable[[Operation], None] | None = None
         self.operations: list[Operation] = []
+        self.calls: Counter[str] = Counter()
+        self.hits: list[Operation] = []
         self.is_cut = False
         self._operations_left: int | None = None
         self._faults: list[_Fault] = []
@@ -142,6 +147,7 @@ class Faults:
             self._operations_left -= 1
             self.is_cut = self._operations_left == 0
         self.check_power(f"{name} of {path}")
+        self.calls[name] += 1
         if is_change:
             self.operations.append(Operation(name, path))
         due = None
@@ -150,6 +156,7 @@ class Faults:
                 fault.left -= 1
                 if fault.left <= 0 and due is None:
                     due = fault.error
+                    self.hits.append(Operation(name, path))
                     if not fault.is_forever:
                         self._faults.remove(fault)
         return due

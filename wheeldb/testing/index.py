@@ -106,11 +106,13 @@ class CrashableIndex(MemoryIndex):
             del table.keys[start:end]
 
     def _flip_bit(self, random: Random) -> None:
-        filled = [name for name, table in self._tables.items() if table.keys]
-        if filled:
-            name = random.choice(filled)
-            key = random.choice(self._tables[name].keys)
-            size = len(self._tables[name].values[key])
-            self.corrupt(
-                name, key, offset=random.randrange(size), xor=1 << random.randrange(8)
-            )
+        rows = [
+            (name, key, len(value))
+            for name, table in self._tables.items()
+            for key, value in table.values.items()
+            if value
+        ]
+        if rows:
+            name, key, size = random.choice(rows)
+            offset, bit = random.randrange(size), random.randrange(8)
+            self.corrupt(name, key, offset=offset, xor=1 << bit)

@@ -42,7 +42,6 @@ __all__ = (
     "Choice",
     "Damage",
     "Fate",
-    "lose_behind",
     "plan_damage",
     "splits_names",
 )
@@ -125,13 +124,13 @@ def splits_names(profile: str) -> bool:
     return profile == "split_rename"
 
 
-def lose_behind(choice: Choice, count: int) -> list[Fate]:
+def _lose_behind(choice: Choice, count: int) -> list[Fate]:
     """Keep the first so many unsafe fragments."""
     return [Fate(index) for index, _ in list(choice.unsafe())[count:]]
 
 
 def _none(choice: Choice) -> list[Fate]:
-    return lose_behind(choice, 0)
+    return _lose_behind(choice, 0)
 
 
 def _all(_: Choice) -> list[Fate]:
@@ -140,7 +139,7 @@ def _all(_: Choice) -> list[Fate]:
 
 def _prefix(choice: Choice) -> list[Fate]:
     unsafe = sum(1 for _ in choice.unsafe())
-    return lose_behind(choice, choice.random.randint(0, unsafe))
+    return _lose_behind(choice, choice.random.randint(0, unsafe))
 
 
 def _subset(choice: Choice) -> list[Fate]:

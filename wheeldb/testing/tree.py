@@ -39,7 +39,6 @@ from wheeldb.testing.profiles import (
     PROFILES,
     Choice,
     Fate,
-    lose_behind,
     plan_damage,
     splits_names,
 )
@@ -360,11 +359,14 @@ class Tree:
                 damages.append(plan_damage(random, files))
         return Image(profile=profile, fates=tuple(fates), damages=tuple(damages))
 
-    def prefixes(self, profile: str) -> Iterator[Image]:
-        """Yield the images that keep the first n unsafe fragments, from n = 0 on."""
-        choice = self._choice(profile, Random(0))
-        for count in range(sum(1 for _ in choice.unsafe()) + 1):
-            yield Image(profile=profile, fates=tuple(lose_behind(choice, count)))
+    def unsafe_count(self) -> int:
+        """Return how many fragments no sync has covered; a rename counts as one."""
+        if all(not inode.pieces for inode in self._inodes.values()):
+            return 0
+        return sum(
+            fragment.state is not State.SYNCED
+            for fragment in self._fragments(split_names=False)
+        )
 
     def describe(self, image: Image) -> list[str]:
         """Return in words what an image of this moment loses, tears and damages."""
