@@ -37,7 +37,7 @@ __all__ = (
 )
 
 ROOT = Path(__file__).parents[2]
-RECORD_BYTES_MAX = 4 * 2**30
+RECORD_BYTES_MAX = 2**30
 RECORDER_SECONDS_MAX = 10.0
 RELEASE_SECONDS_MAX = 10.0
 
