@@ -9,11 +9,11 @@ The tree knows no handles, locks, faults or threads: those are the disk's.
 
 import contextlib
 import errno
-import posixpath
 from collections import Counter, deque
 from collections.abc import Collection, Iterator, Sequence
 from random import Random
 
+from wheeldb.disk.naming import judge_places, judge_replacing, names_of
 from wheeldb.testing.faults import disk_error
 from wheeldb.testing.images import (
     Image,
@@ -80,7 +80,7 @@ class Tree:
             OSError: ENOTDIR, a file stands where the path needs a directory.
         """
         found: File | Directory | None = self._inodes[_ROOT]
-        for name in _names(path):
+        for name in names_of(path):
             if not isinstance(found, Directory):
                 raise disk_error(errno.ENOTDIR, path)
             number = found.cached.inodes.get(name)
@@ -108,7 +108,7 @@ class Tree:
         return found
 
     def _parent(self, path: str) -> tuple[Directory, str]:
-        names = _names(path)
+        names = names_of(path)
         if not names:
             raise disk_error(errno.EBUSY, path)
         return self.directory("/".join(names[:-1])), names[-1]
@@ -199,16 +199,20 @@ class Tree:
         number = source_parent.cached.inodes.get(source_name)
         if number is None:
             raise disk_error(errno.ENOENT, source)
-        old, new = _names(source), _names(target)
-        if old != new and new[: len(old)] == old:
-            raise disk_error(errno.EINVAL, target)
-        if old != new and old[: len(new)] == new:
-            raise disk_error(errno.ENOTEMPTY, target)
+        judge_places(source, target)
         replaced = self.find(target)
         if replaced is not None:
             if replaced.number == number:
                 return
-            self._check_replace(self._inodes[number], replaced, target)
+            judge_replacing(
+                target,
+                moves_directory=isinstance(self._inodes[number], Directory),
+                entries_count=len(replaced.cached.inodes)
+                if isinstance(replaced, Directory)
+                else None,
+            )
+            if isinstance(replaced, File):
+                self._remember_stale(replaced)
         added, removed = Entry(target_name, number), Entry(source_name, None)
         if source_parent is target_parent:
             source_parent.add(self._piece(added, removed))
@@ -217,18 +221,6 @@ class Tree:
         first.twin, second.twin = second, first
         target_parent.add(first)
         source_parent.add(second)
-
-    def _check_replace(
-        self, moved: File | Directory, replaced: File | Directory, path: str
-    ) -> None:
-        if isinstance(replaced, File):
-            if isinstance(moved, Directory):
-                raise disk_error(errno.ENOTDIR, path)
-            self._remember_stale(replaced)
-        elif isinstance(moved, File):
-            raise disk_error(errno.EISDIR, path)
-        elif replaced.cached.inodes:
-            raise disk_error(errno.ENOTEMPTY, path)
 
     def unlink(self, path: str) -> None:
         """Remove a file's name."""
@@ -287,7 +279,7 @@ class Tree:
 
     def load(self, path: str, data: bytes) -> None:
         """Put a file in place, with the directories it needs."""
-        names = _names(path)
+        names = names_of(path)
         for depth in range(1, len(names)):
             above = "/".join(names[:depth])
             if self.find(above) is None:
@@ -412,10 +404,6 @@ class Tree:
             self._inodes[parent.number] = parent.survivor((Entry(name, None),))
         else:
             self._inodes[file.number] = file.survivor(changes)
-
-
-def _names(path: str) -> list[str]:
-    return [name for name in posixpath.normpath("/" + path).split("/") if name]
 
 
 def _blocks(offset: int, size: int) -> set[int]:
