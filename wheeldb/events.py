@@ -121,7 +121,7 @@ class F:
     REPLACES = 66
     DEFINITION = 67
     EPOCH = 68  # reserved: the lease epoch of a take-over
-    NODE = 69  # reserved: the node that a fact came from
+    NODE = 69  # of an opening: what the owner calls the store
 
     # The store itself: openings, anchors, checkpoints, snapshots.
     INCARNATION = 80
