@@ -55,10 +55,20 @@ class Part:
 
     def has(self, name: str, lots: int) -> bool:
         """Return whether a cut of this name is to be tried."""
-        number = zlib.crc32(f"{self.seed} {name}".encode())
-        if number % self.slice_count != self.slice_number:
-            return False
-        return number // self.slice_count % LOTS < lots
+        number = zlib.crc32(f"{self.seed} slice {name}".encode())
+        return number % self.slice_count == self.slice_number and self.lot(name) < lots
+
+    def lot(self, name: str) -> int:
+        """Return a number from 0 to 9,999, drawn from the name."""
+        return zlib.crc32(f"{self.seed} lot {name}".encode()) % LOTS
+
+    @property
+    def deep_share(self) -> int:
+        """Of how many recoveries in 10,000 some cuts are tried.
+
+        With few lots most recoveries would be gone through for nothing.
+        """
+        return min(LOTS, 50 * self.deep_lots)
 
 
 @dataclass(slots=True)
@@ -127,16 +137,13 @@ class ScenarioSweep:
         return self._part.has(name, self._part.lots) or self._goes_deep(cut)
 
     def _goes_deep(self, cut: Cut) -> bool:
-        """Return whether the recovery of this image is swept, too, at least in part.
+        """Return whether the recovery of this image is swept, too.
 
         Damage is not: what is refused has no recovery.
         """
         if cut.number or cut.profile == "damage" or not self._part.deep_lots:
             return False
-        # With few lots most recoveries would be gone through for nothing.
-        share = min(LOTS, 50 * self._part.deep_lots)
-        lot = zlib.crc32(f"{self._part.seed} deep {self._name} {cut}".encode())
-        return lot % LOTS < share
+        return self._part.has(f"deep {self._name} {cut}", self._part.deep_share)
 
     def _judge(self, disk: CrashableDisk, cut: Cut, image: Image) -> None:
         judge = Judge(self._story.promise(), self.result.verdicts)
@@ -151,7 +158,7 @@ class ScenarioSweep:
         """Cut the recovery of an image at each of its operations."""
         promise, part = judge.promise, self._part
         prefix = f"{self._name} {first}"
-        lots = part.deep_lots * LOTS // min(LOTS, 50 * part.deep_lots)
+        lots = part.deep_lots * LOTS // part.deep_share
 
         def check(after: CrashableDisk, cut: Cut, image: Image) -> None:
             self.result.deep_images += 1
@@ -172,7 +179,7 @@ class ScenarioSweep:
             profiles=(first.profile,),
             images_max=IMAGES_MAX_DEEP,
             seed=part.seed,
-            wants=lambda cut: part.has(f"{prefix} {cut}", lots),
+            wants=lambda cut: part.lot(f"{prefix} {cut}") < lots,
             index_fate=draw_fate,
         )
         sweep.run(recover)

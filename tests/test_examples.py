@@ -41,9 +41,18 @@ def run(name: str, *words: str) -> str:
 
 
 def test_every_example_has_a_test() -> None:
-    tested = {"flights.py"}
+    tested = {"flights.py", "power_cuts.py"}
 
     assert {path.name for path in EXAMPLES.glob("*.py")} == tested
+
+
+@pytest.mark.slow
+def test_power_cuts_find_the_missing_sync() -> None:
+    output = run("power_cuts.py")
+
+    assert "LineLog: nothing is lost" in output
+    assert "HastyLog: before operation" in output
+    assert "lost: naming lines in /log" in output
 
 
 @needs_flights
