@@ -80,6 +80,16 @@ def entry_number(entry: int) -> int:
     return entry & _NUMBER_MASK
 
 
+def _firsts(entries: Iterable[int]) -> Iterable[int]:
+    """Return the earliest entry of each lane: within a lane they order as ints do."""
+    firsts: dict[int, int] = {}
+    for entry in entries:
+        lane = entry >> LANE_SHIFT & _LANE_MASK
+        if lane not in firsts or entry < firsts[lane]:
+            firsts[lane] = entry
+    return firsts.values()
+
+
 def _whole_or_reset(
     change: Callable[Concatenate["Window", _Arguments], _Answer],
 ) -> Callable[Concatenate["Window", _Arguments], _Answer]:
@@ -380,7 +390,7 @@ class Window:
             self._trim_ready()
         for wheel in self.wheels:
             keep = len(wheel) * self.entries_max // max(len(self), 1)
-            for entry in wheel.trim(keep):
+            for entry in _firsts(wheel.trim(keep)):
                 self._pull_horizon(entry)
         # Entries of a lane behind its new horizon may still be there; they stay right.
 
