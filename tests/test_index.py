@@ -358,6 +358,21 @@ class TestLmdbIndex:
         with lmdb_index.snapshot() as view:
             assert view.check() == []
 
+    def test_pages_are_full_of_rows_that_come_in_order(
+        self, lmdb_index: LmdbIndex
+    ) -> None:
+        # Of rows like blocks two fit on a page.
+        for first in range(0, 400, 100):
+            changes = some_tasks(first, first + 100, body=b"x" * 1_984)
+            changes.put_tasks += some_tasks(first // 2, first, body=b"y").put_tasks
+            lmdb_index.apply(changes)
+
+        with lmdb_index._environment.begin() as transaction:
+            pages = transaction.stat(lmdb_index.databases[TASK])["leaf_pages"]
+        assert pages <= 210
+        with lmdb_index.snapshot() as view:
+            assert [row[0] for row in view.tasks(-1, 1_000)] == list(range(400))
+
     def test_growing_waits_for_open_views(self, lmdb_index: LmdbIndex) -> None:
         lmdb_index.apply(some_tasks(0, 10))
         changes = some_tasks(10, 10_000, body=b"x" * 100)

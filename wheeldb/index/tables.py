@@ -17,10 +17,12 @@ one process can (a page missing behind the map is a SIGBUS).  That is `opening`'
 
 import errno
 import os
+from bisect import bisect_right
 from collections.abc import Iterator
 from contextlib import contextmanager
 from errno import ENOMEM
 from itertools import islice
+from operator import itemgetter
 from threading import Condition
 from typing import TypeAlias
 from weakref import WeakSet
@@ -29,6 +31,7 @@ import lmdb
 
 from wheeldb.disk import NO_ROOM, Disk, write_all
 from wheeldb.errors import ClosedError
+from wheeldb.index.bulk import Rows
 from wheeldb.index.changes import (
     PIECE_ROWS_MAX,
     Changes,
@@ -61,6 +64,8 @@ FULL_BYTES = 2**20
 GROW_WAIT_S = 90.0
 
 _Transaction: TypeAlias = "lmdb.Transaction[bytes]"
+
+_key_of = itemgetter(0)
 
 
 class LmdbIndex:
@@ -367,8 +372,13 @@ class LmdbIndex:
                 for key in changes.deletes:
                     transaction.delete(key, db=database)
                 with transaction.cursor(database) as cursor:
-                    for start in range(0, len(changes.puts), PIECE_ROWS_MAX):
-                        cursor.putmulti(changes.puts[start : start + PIECE_ROWS_MAX])
+                    end = 0
+                    if cursor.last():
+                        end = bisect_right(changes.puts, cursor.key(), key=_key_of)
+                    _put(cursor, changes.puts, 0, end, append=False)
+                    # LMDB splits a page in the middle, and would leave those of two
+                    # blocks half empty; what is appended fills them.
+                    _put(cursor, changes.puts, end, len(changes.puts), append=True)
 
     def _grow(self) -> None:
         """Double the map.
@@ -477,6 +487,14 @@ class _LmdbSource:
         with self._index._errors():
             statistics = self._transaction.stat(self._index.databases[table])
         return statistics["entries"]
+
+
+def _put(
+    cursor: "lmdb.Cursor[bytes]", rows: Rows, start: int, end: int, *, append: bool
+) -> None:
+    for first in range(start, end, PIECE_ROWS_MAX):
+        piece = rows[first : min(first + PIECE_ROWS_MAX, end)]
+        cursor.putmulti(piece, append=append)
 
 
 # A forked child has the parent's map and locks: using them "will corrupt the database
