@@ -85,7 +85,7 @@ def test_salvage_saves_what_is_whole(name: str) -> None:
 def test_sealed_bytes_are_never_lost_quietly(name: str) -> None:
     outcomes = tried(name, 100, seed=3).outcomes
     assert set(outcomes) <= {Outcome.EXACT, Outcome.REFUSED, Outcome.TAIL}
-    assert outcomes[Outcome.REFUSED] > 80
+    assert outcomes[Outcome.REFUSED] > 60
 
 
 def test_flips_in_open_frames_are_a_torn_tail() -> None:
