@@ -67,7 +67,7 @@ def reseal(data: bytes) -> bytes:
     count=U32,
     previous_crc=U32,
     hlc=U64,
-    bound=U64,
+    bound=st.integers(0, LSN_MAX),
     flags=st.sampled_from([0, OPENED]),
     front=st.binary(max_size=40),
 )

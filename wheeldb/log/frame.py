@@ -241,6 +241,7 @@ def parse_header(
         and length <= PAYLOAD_BYTES_MAX
         and 1 <= first <= first + count <= LSN_MAX
         and watermark < first
+        and bound <= LSN_MAX
     )
     if not possible:
         return Flaw.TYPE

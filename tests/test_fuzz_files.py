@@ -1,0 +1,57 @@
+"""The small files, the meta pages of the index, and what people type.
+
+Goal: none of them makes a reader raise anything but its typed errors; a command
+line ends with one of its exit statuses, whatever the words. Method: as in
+`test_fuzz_fields`.
+"""
+
+import pytest
+from fuzz_helpers import inputs
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tools.fuzz.targets import TARGETS
+from wheeldb.cli import VERBS, main
+from wheeldb.cli.opening import ExitStatus
+
+NAMES = ["meta pages", "FORMAT", "words"]
+# What a test can't let run: they work for long, or write where they please.
+NOT_RUN = {"demo", "bench"}
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_sound_inputs_are_read(name: str) -> None:
+    for seed in TARGETS[name].seeds():
+        TARGETS[name].read(seed)
+
+
+@pytest.mark.parametrize("name", NAMES)
+@given(data=st.data())
+def test_nearly_right_bytes(name: str, data: st.DataObject) -> None:
+    TARGETS[name].check(data.draw(inputs(TARGETS[name])))
+
+
+WORDS = st.one_of(
+    st.sampled_from(["--json", "--delay", "15m", "--id", "--at", "--until", "--limit"]),
+    st.sampled_from(
+        ["--salvage", "--to", "--queue", "--from", "1e400", "-1", "9" * 30]
+    ),
+    st.just("\udc80"),
+    st.text(st.characters(exclude_characters="\0/"), max_size=6),
+)
+
+
+@given(
+    verb=st.sampled_from(sorted(VERBS.keys() - NOT_RUN)),
+    words=st.lists(WORDS, max_size=5),
+)
+def test_any_words_end_with_an_exit_status(
+    tmp_path_factory: pytest.TempPathFactory, verb: str, words: list[str]
+) -> None:
+    directory = tmp_path_factory.mktemp("words") / "missing"
+    try:
+        status = main([verb, str(directory), *words])
+    except SystemExit as exit_:  # --help and --version
+        status = int(exit_.code or 0)
+    assert status in set(ExitStatus)
+    assert not directory.exists()
