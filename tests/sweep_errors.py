@@ -44,7 +44,10 @@ HARMLESS = frozenset(
 )
 # Where what is written is a help only, or is written again: the index is a cache, VOUCH
 # spares reading it, LOCK tells people who has it, torn bytes are kept if there is room.
-HARMLESS_PATHS = re.compile(r"/store(/index(/VOUCH(\.tmp)?)?|/LOCK|/aside.*)?")
+# An older snapshot that can't be read stays, with all that it needs; `check` names it.
+HARMLESS_PATHS = re.compile(
+    r"/store(/index(/VOUCH(\.tmp)?)?|/LOCK|/aside.*|/snapshots/.*\.snap)?"
+)
 # Tidying up behind a failure that is told, or that is got over.
 TIDYING = frozenset({"size", "unlink"})
 
@@ -77,11 +80,14 @@ def faults_of(scenario: Scenario) -> Iterator[Fault]:
     scenario.live(story, begin)
     for operation, count in sorted(calls.items()):
         kinds = AFTER_FAILED_SYNC if operation in SYNCS else ("keep",)
+        # An index that can't be replaced either is not drawn: such a store has to be
+        # opened again.
+        lasting = (False,) if operation == "index" else (False, True)
         for error in ERRORS:
             if error == "short" and operation not in SHORT_OPERATIONS:
                 continue
             for nth in range(1, count + 1):
-                for is_forever in (False, True):
+                for is_forever in lasting:
                     for kind in kinds:
                         yield Fault(operation, error, nth, is_forever, kind)
 
@@ -121,7 +127,7 @@ def _is_told(story: Story, fault: Fault) -> bool:
     if (fault.operation, fault.error) in HARMLESS or fault.failed_sync == "late":
         return True  # what fails late, behind the last sync of a file, nobody can know
     if not story.is_open:
-        return False
+        return fault.error == errno.ENOSPC  # a close without room leaves no footer
     if story.db._engine.committer.poison is not None:
         return True  # a watermark, which is nobody's call: the next one is told
     statistics = story.db.statistics()

@@ -284,9 +284,22 @@ class Story:
         )
 
     def poll(self, seconds: float = 0.0) -> None:
-        """Let time pass, and do what a driver would do."""
+        """Let time pass, and do what a driver would do, unless the disk is full."""
         self.clock.advance(seconds)
+        before = len(self.moments)
         self.do(self.db.poll, StoreModel.poll, StoreModel.expire)
+        while len(self.moments) > before and not self._counts_agree():
+            self.moments.pop()  # it is put off
+        self.durable = min(self.durable, len(self.moments) - 1)
+        self.model = self.moments[-1]
+
+    def _counts_agree(self) -> bool:
+        """Return whether the store counts its tasks as the last moment does."""
+        pending: dict[str, dict[str, int]] = {}
+        for task in self.moments[-1].tasks.values():
+            counts = pending.setdefault(task.asked.queue, {})
+            counts[task.state] = counts.get(task.state, 0) + 1
+        return self.db.statistics().pending == pending
 
     def close(self) -> None:
         """End in good order; leases are given back if there is room for it."""
