@@ -434,13 +434,13 @@ class Committer:
         if not group.parts and group.rests_on <= self.durable_lsn:
             group.step = SYNCED
             return
-        writer, position = self.writer, group.position
-        if group.step < SYNCING or position is None:
+        if group.step < SYNCING:
             # One value: descriptor and LSN belong together.
-            group.position = position = writer.position
+            group.position = self.writer.position
             group.step = SYNCING
+        assert group.position is not None, "it was noted before the step"
         if not group.answers:
-            group.answers.extend(map(writer.sync_data, (position.fd,)))
+            group.answers.extend(map(self.writer.sync_data, (group.position.fd,)))
             self.syncs += 1
         group.step = SYNCED
 
@@ -455,9 +455,8 @@ class Committer:
             if group.answers and group.position is not None:
                 self._note_durable(group.position)
             self._flight.show(group)
-            is_synced = group.is_synced
             for call in group.calls:
-                if call.is_synced is is_synced:
+                if call.is_synced is group.is_synced:
                     call.is_settled = True
             if group.parts or group.answers:
                 self.on_settled()
