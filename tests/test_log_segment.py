@@ -44,6 +44,13 @@ FRAMES = [b"first---" * 20, b"second--" * 5]
 NAME = "00000012-0000000000005001.seg"
 
 
+def test_another_spelling_of_a_name_is_passed_over() -> None:
+    disk = make_disk()
+    for name in (NAME, "0000000012-0000000000005001.seg", "0012-1.seg", "note.txt"):
+        disk.close(disk.open(f"{LOG}/{name}", create=True))
+    assert list_segments(disk, LOG) == [SegmentName(12, 5001)]
+
+
 def test_header_round_trip() -> None:
     block = pack_segment_header(HEADER)
     assert len(block) == SEGMENT_HEADER_BYTES

@@ -196,10 +196,15 @@ def parse_segment_header(
 
 def list_segments(disk: Disk, directory: str) -> list[SegmentName]:
     """Return the segments in `directory` by number; other files are passed over."""
-    matches = map(_NAME.fullmatch, disk.list(directory))
-    return sorted(
-        SegmentName(int(match[1]), int(match[2])) for match in matches if match
-    )
+    found: list[SegmentName] = []
+    for text in disk.list(directory):
+        match = _NAME.fullmatch(text)
+        if match:
+            name = SegmentName(int(match[1]), int(match[2]))
+            # Another spelling of a number names no file of ours.
+            if name.file_name == text:
+                found.append(name)
+    return sorted(found)
 
 
 def block_end(offset: int) -> int:
