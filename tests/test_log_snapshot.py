@@ -23,6 +23,7 @@ from wheeldb.errors import CorruptionError, FormatError
 from wheeldb.index import MemoryIndex
 from wheeldb.log.frame import (
     FRAME_FORMAT,
+    LSN_MAX,
     OPENED,
     PAYLOAD_BYTES_MAX,
     FrameType,
@@ -77,7 +78,7 @@ def write(
         incarnation=3,
         lsn=lsn,
         hlc=70 + lsn,
-        bound=5_000 + lsn,
+        bound=min(5_000 + lsn, LSN_MAX),
         entropy=SeededEntropy(seed + lsn),
         payloads=payloads,
     )
