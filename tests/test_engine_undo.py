@@ -18,7 +18,7 @@ from wheeldb import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
 IDS = tuple("abcdefgh")
 
@@ -166,3 +166,33 @@ def test_a_refused_settlement_changes_nothing() -> None:
         with pytest.raises(LeaseLost):
             lease.ack()
         assert everything(bench.db, IDS) == before
+
+
+class Unwalked(dict):  # type: ignore[type-arg]
+    """A table that is never looked through from its beginning."""
+
+    def __iter__(self) -> "Iterator[int]":
+        raise AssertionError("the whole table is looked through")
+
+
+def test_a_refused_batch_does_not_look_through_the_hot_table() -> None:
+    with Bench() as bench:
+        db, state = bench.db, bench.db._engine.state
+        db.schedule_many([NewTask("a", delay=60)] * 100)
+        db.schedule("a", delay=60, id="a")
+        before = everything(db, IDS)
+        rows, finished = state.active.rows, state.active.finished
+        state.active.rows, state.active.finished = Unwalked(rows), Unwalked(finished)
+
+        def refused() -> None:
+            with db.batch() as batch:
+                batch.schedule("b", delay=5, id="b")
+                batch.cancel("a")
+                batch.schedule("b", delay=5, id="c")
+                batch.pause("unknown")
+
+        with pytest.raises(BatchRefused):
+            refused()
+        state.active.rows = dict(state.active.rows.items())
+        state.active.finished = dict(state.active.finished.items())
+        assert everything(db, IDS) == before

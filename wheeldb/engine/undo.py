@@ -14,6 +14,8 @@ Ensures, in ``roll_back``, whatever bytecode the change was cut short at:
  3. Rolling back twice is the same as once.
 """
 
+from collections.abc import Mapping
+from itertools import islice
 from operator import attrgetter
 from typing import TYPE_CHECKING, Final
 
@@ -56,12 +58,14 @@ class Undo:
         "expiring",
         "finished",
         "finished_ids",
+        "finished_then",
         "first_lsn",
         "ids",
         "lanes_count",
         "last_lsn",
         "pending",
         "rows",
+        "rows_then",
         "tables",
         "touched_count",
     )
@@ -76,6 +80,9 @@ class Undo:
         self.finished: dict[int, Finished | None] = {}
         self.finished_ids: dict[str, object] = {}
         self.pending: dict[tuple[str, int], object] = {}
+        # How many keys the hot table had: those that have come since are its last.
+        self.rows_then = len(state.active.rows)
+        self.finished_then = len(state.active.finished)
         lanes = state.lanes
         self.lanes_count = len(lanes.keys)
         self.expiring = lanes.expiring
@@ -87,18 +94,18 @@ class Undo:
 def roll_back(state: "State", undo: Undo) -> None:
     """Put everything back to where the record began."""
     active, first_lsn = state.active, undo.first_lsn
-    for number in [number for number in active.rows if number >= first_lsn]:
-        del active.rows[number]
+    for number in _keys_since(active.rows, undo.rows_then, first_lsn):
+        state.leased.pop(number, None)
         active.lifted.pop(number, None)
-    for number in [number for number in state.leased if number >= first_lsn]:
-        del state.leased[number]
+        # Last: if this is cut short, the next attempt finds it again.
+        del active.rows[number]
     for number, old in undo.rows.items():
         active.rows[number] = old
         if old.state == LEASED:
             state.leased[number] = old
         else:
             state.leased.pop(number, None)
-    for lsn in [lsn for lsn in active.finished if lsn >= first_lsn]:
+    for lsn in _keys_since(active.finished, undo.finished_then, first_lsn):
         del active.finished[lsn]
     _restore(active.finished, undo.finished)
     _restore(active.ids, undo.ids)
@@ -113,6 +120,15 @@ def roll_back(state: "State", undo: Undo) -> None:
         del state.touched[undo.touched_count :]
     for name, value in zip(_REPLACED, undo.tables, strict=True):
         setattr(state, name, value)
+
+
+def _keys_since(table: Mapping[int, object], count: int, first_lsn: int) -> list[int]:
+    """Return the keys from an LSN on, of a table that had `count` keys before them.
+
+    No other key is ever taken out of it, so they are among the last.
+    """
+    keys = islice(reversed(table), max(len(table) - count, 0))
+    return [key for key in keys if key >= first_lsn]
 
 
 def merge(outer: Undo, inner: Undo) -> None:
