@@ -142,7 +142,7 @@ class Access:
         lookup_id(task_id)
         return self.commit(decide, need=need, ids=(task_id,))
 
-    def request(self, tasks: Sequence[NewTask], *, many: bool = True) -> Request:
+    def request(self, tasks: Sequence[NewTask]) -> Request:
         """Judge and pack tasks that are to be scheduled.
 
         Raises:

@@ -131,7 +131,7 @@ class Lease:
             packed = pack_payload(result, access.limits.payload_bytes_max)
             size += len(packed)
         if then:
-            request = access.request(then, many=True)
+            request = access.request(then)
             size += request.size
         judge_size(size)
         access.commit(
