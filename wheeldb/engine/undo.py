@@ -14,10 +14,9 @@ Ensures, in ``roll_back``, whatever bytecode the change was cut short at:
  3. Rolling back twice is the same as once.
 """
 
-from collections.abc import Mapping
 from itertools import islice
 from operator import attrgetter
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from wheeldb.engine.row import LEASED, Finished, Row
 from wheeldb.log.frame import LSN_MAX
@@ -122,7 +121,7 @@ def roll_back(state: "State", undo: Undo) -> None:
         setattr(state, name, value)
 
 
-def _keys_since(table: Mapping[int, object], count: int, first_lsn: int) -> list[int]:
+def _keys_since(table: dict[int, Any], count: int, first_lsn: int) -> list[int]:
     """Return the keys from an LSN on, of a table that had `count` keys before them.
 
     No other key is ever taken out of it, so they are among the last.
