@@ -10,17 +10,15 @@ Everything that touches a file (but LMDB) goes through a `Disk`: the real one is
     disk.rename("log/next.tmp", "log/00000001.seg")
     disk.sync_directory("log")
 
-`seam` holds the protocol and what is built on it, `system` the real disk, `direct` its
-writes around the page cache, `lock` its lock file, `device` what can be learned about
-the medium. Nothing here knows what the bytes mean.
+`seam` holds the protocol and what is built on it, `system` the real disk, `lock` its
+lock file, `device` what can be learned about the medium. Nothing here knows what the
+bytes mean.
 """
 
-from wheeldb.disk.direct import DIRECT_BYTES_MAX
 from wheeldb.disk.seam import (
     NETWORK_FILE_SYSTEMS,
     NO_ROOM,
     Data,
-    Direct,
     Disk,
     FileInfo,
     Lock,
@@ -31,11 +29,9 @@ from wheeldb.disk.seam import (
 from wheeldb.disk.system import OsDisk, UnsyncedDisk
 
 __all__ = (
-    "DIRECT_BYTES_MAX",
     "NETWORK_FILE_SYSTEMS",
     "NO_ROOM",
     "Data",
-    "Direct",
     "Disk",
     "FileInfo",
     "Lock",

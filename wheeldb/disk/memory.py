@@ -159,9 +159,6 @@ class MemoryDisk:
         with self._mutex:
             self._opened(handle)
 
-    def open_direct(self, path: str) -> None:
-        """Return None: there is no page cache to go around."""
-
     def drop_cache(self, handle: int) -> None:
         """Do nothing: there is no other place to read from."""
 

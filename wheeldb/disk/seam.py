@@ -27,7 +27,6 @@ __all__ = (
     "NETWORK_FILE_SYSTEMS",
     "NO_ROOM",
     "Data",
-    "Direct",
     "Disk",
     "FileInfo",
     "Lock",
@@ -88,20 +87,6 @@ class Lock(Protocol):
         """Give the lock up. A second call, or one in a forked child, does nothing."""
 
 
-class Direct(Protocol):
-    """A file open for writes around the page cache; not for two threads at once."""
-
-    def write(self, blocks: bytes, offset: int) -> int:
-        """Write at most `DIRECT_BYTES_MAX`, blocks of 4,096 bytes, return the count.
-
-        Raises:
-            OSError: EINVAL if the file system takes no such writes after all.
-        """
-
-    def close(self) -> None:
-        """Close it; call it once."""
-
-
 class Disk(Protocol):
     """Every system call on files that wheeldb makes. All methods are thread-safe."""
 
@@ -126,13 +111,6 @@ class Disk(Protocol):
         - The handle is never 0, 1 or 2, where a stray write to standard error would hit
           the file (https://www.sqlite.org/howtocorrupt.html, section 1.1), and no child
           process inherits it over exec.
-        """
-
-    def open_direct(self, path: str) -> Direct | None:
-        """Open a file that exists for writes around the page cache; None: not here.
-
-        They are no more durable than others: a sync of the file has to follow, by any
-        handle.
         """
 
     def close(self, handle: int, /) -> None:

@@ -17,7 +17,6 @@ import sys
 from collections.abc import Callable
 
 from wheeldb.disk.device import file_system_name, is_flash_device, reserve_blocks
-from wheeldb.disk.direct import OsDirect
 from wheeldb.disk.lock import OsLock, lock_file, open_above_standard
 from wheeldb.disk.seam import FileInfo
 
@@ -71,10 +70,6 @@ class OsDisk:
         if exclusive:
             flags |= os.O_EXCL
         return open_above_standard(path, flags)
-
-    def open_direct(self, path: str) -> OsDirect | None:
-        """Open a file with O_DIRECT where the system and the file system know it."""
-        return OsDirect.open(path)
 
     def size(self, handle: int) -> int:
         """Return the file's length."""
@@ -144,6 +139,3 @@ class UnsyncedDisk(OsDisk):
 
     def sync_directory(self, path: str) -> None:
         """Do nothing."""
-
-    def open_direct(self, path: str) -> None:
-        """Return None: without syncs the page cache is all that a write waits for."""

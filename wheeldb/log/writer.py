@@ -27,7 +27,6 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from wheeldb.disk import NO_ROOM, Disk, write_all
-from wheeldb.log.direct import DirectTail
 from wheeldb.log.frame import (
     HEADER_BYTES,
     OPENED,
@@ -156,7 +155,6 @@ class LogWriter:
         # Where the log stands. Moved by the writer alone, read by everybody.
         self.position = position
         self._first_number = position.header.number
-        self._direct = DirectTail(disk, self._path(position), position.header.number)
 
     @property
     def fd(self) -> int:
@@ -264,22 +262,14 @@ class LogWriter:
         """Write the frame into its place, and zeros ahead if it crosses their line.
 
         Overwriting zeroed blocks needs no change of the file's own records at the next
-        sync. The zeros are a help, not a need: no room for them is no error. A frame
-        that is synced goes around the page cache where it can (`direct.py`).
+        sync. The zeros are a help, not a need: no room for them is no error.
 
         Raises:
             OSError: If the frame could not be written whole. On ENOSPC the log can go
                 on: the cursor has not moved, call `undo_write`. After anything else
                 nobody knows what the file holds.
         """
-        before = placed.before
-        fd = before.fd
-        if placed.after.last_type == FrameType.SYNCED and not placed.zeros_behind:
-            direct = self._direct
-            if direct.number != before.header.number:
-                direct = self._follow(before)
-            if direct.write(fd, placed.data, placed.offset, before.zeroed_bytes):
-                return
+        fd = placed.before.fd
         write_all(self._disk, fd, placed.data, placed.offset)
         if placed.zeros_behind:
             zeros = memoryview(_ZEROS)[: placed.zeros_behind]
@@ -288,13 +278,6 @@ class LogWriter:
             except OSError as error:
                 if error.errno not in NO_ROOM:
                     raise
-
-    def _follow(self, position: Position) -> DirectTail:
-        """Go over to the segment that was begun."""
-        self._direct.close()
-        number = position.header.number
-        self._direct = DirectTail(self._disk, self._path(position), number)
-        return self._direct
 
     def undo_write(self, placed: Placed) -> bool:
         """Take back what a write without room has left; return whether that worked.
@@ -419,7 +402,6 @@ class LogWriter:
         self.position = replace(position, previous_fd=None)
         if position.previous_fd is not None:
             self._disk.close(position.previous_fd)
-        self._direct.close()
         self._disk.close(position.fd)
 
     def check(self) -> list[str]:

@@ -34,7 +34,12 @@ from random import Random
 
 from wheeldb.disk import Data, FileInfo, LockHeld
 from wheeldb.index import IndexDamaged
-from wheeldb.testing.faults import AFTER_FAILED_SYNC, Faults, Operation, disk_error
+from wheeldb.testing.faults import (
+    AFTER_FAILED_SYNC,
+    Faults,
+    Operation,
+    disk_error,
+)
 from wheeldb.testing.images import Image
 from wheeldb.testing.index import INDEX_FATES, CrashableIndex
 from wheeldb.testing.lock import MemoryLock
@@ -256,9 +261,6 @@ class CrashableDisk:
                 is_directory=isinstance(found, Directory),
                 owner=os.geteuid(),
             )
-
-    def open_direct(self, path: str) -> None:
-        """Return None: there is no page cache to go around."""
 
     def drop_cache(self, handle: int) -> None:
         """Evict a file's clean pages, see `drop_caches`."""
