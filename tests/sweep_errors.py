@@ -127,7 +127,8 @@ def _is_told(story: Story, fault: Fault) -> bool:
     if (fault.operation, fault.error) in HARMLESS or fault.failed_sync == "late":
         return True  # what fails late, behind the last sync of a file, nobody can know
     if not story.is_open:
-        return fault.error == errno.ENOSPC  # a close without room leaves no footer
+        # A close whose writes find no room leaves no footer; a failed sync it tells.
+        return fault.error == errno.ENOSPC and fault.operation not in SYNCS
     if story.db._engine.committer.poison is not None:
         return True  # a watermark, which is nobody's call: the next one is told
     statistics = story.db.statistics()

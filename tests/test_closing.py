@@ -14,7 +14,7 @@ from wheeldb.testing import CrashableDisk, ManualClock
 
 IDS = ("a", "b", "c")
 # The steps of a close, as the test below counts them.
-STEPS = (("pwrite", 3), ("sync_data", 5), ("truncate", 1))
+STEPS = (("pwrite", 3), ("sync_data", 4), ("truncate", 1))
 
 
 def written_store() -> tuple[wheeldb.WheelDB, CrashableDisk, ManualClock]:
@@ -79,6 +79,19 @@ def test_a_close_without_an_error_has_lost_nothing(operation: str) -> None:
     db.close()
 
     assert after_a_power_cut(disk, clock) == [*IDS]
+
+
+@pytest.mark.parametrize("nth", range(1, dict(STEPS)["sync_data"] + 1))
+@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EDQUOT])
+def test_a_sync_without_room_is_told_as_any_other(nth: int, code: int) -> None:
+    # Blocks that are found only when they are written back, as with delayed allocation.
+    db, disk, clock = written_store()
+    disk.fail("sync_data", code, nth, path="store/log")
+
+    with pytest.raises((wheeldb.CommitUnknown, wheeldb.StorePoisoned)):
+        db.close()
+
+    assert set(after_a_power_cut(disk, clock)) in ({*IDS}, set())
 
 
 def test_a_store_that_was_poisoned_before_is_closed_in_silence() -> None:

@@ -264,7 +264,7 @@ class Committer:
                 )
                 writer.write(placed)
                 writer.landed(placed)
-                writer.sync_data(writer.fd)
+                # Also the footer's sync, whose failure is final without room, too.
                 writer.cut()
             except OSError as error:
                 self._poison_with(error)
