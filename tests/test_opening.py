@@ -9,6 +9,7 @@ import pytest
 import wheeldb
 from wheeldb.clock import Waiter
 from wheeldb.clock.system import SystemClock
+from wheeldb.log.segment import LogSyncError
 from wheeldb.testing import CrashableDisk, ManualClock
 from wheeldb.testing.lock import MemoryLock
 
@@ -99,6 +100,21 @@ def test_on_a_full_disk_it_is_the_first_to_go() -> None:
     assert "next.tmp" not in disk.list("/store/snapshots")
     assert disk.info("/store/log/ballast") == ballast
     assert db.get("kept") is not None
+
+
+@pytest.mark.parametrize("operation", ["sync_data", "sync_directory"])
+def test_a_failed_sync_is_not_tried_again_without_room_either(operation: str) -> None:
+    # The kernel calls what it could not write clean: the next sync would say yes to it.
+    disk = CrashableDisk()
+    new_store(disk).schedule("a", id="kept", delay=60)
+    disk.crash("all")
+    disk.fail(operation, errno.ENOSPC, path="/store/log")
+
+    with pytest.raises(LogSyncError):
+        new_store(disk)
+
+    disk.crash("none")
+    assert new_store(disk).get("kept") is not None
 
 
 @pytest.mark.parametrize("readonly", [False, True])

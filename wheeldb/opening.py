@@ -53,7 +53,7 @@ from wheeldb.errors import (
 )
 from wheeldb.index import MemoryIndex
 from wheeldb.layout import RELEASE, Layout, read_format
-from wheeldb.log.segment import Entropy
+from wheeldb.log.segment import Entropy, LogSyncError
 from wheeldb.log.snapshot import remove_unfinished
 from wheeldb.recovery import Options
 from wheeldb.report import readonly_report
@@ -69,6 +69,10 @@ __all__ = (
 
 MEMORY = ":memory:"
 COMMAND_CHARS_MAX = 100
+
+# Errors for want of room that more room does not cure. After a failed sync the kernel
+# calls clean what it has not written, and the next one would say yes to that.
+_FINAL = (StorageFullError, LogSyncError)
 
 _SINCE = re.compile(r"since (\S+)\)$")
 # What a creation that was cut short may have left, and what a system puts into the root
@@ -168,7 +172,7 @@ def open_store(path: str | os.PathLike[str], **options: Unpack[OpenOptions]) -> 
                     disk, layout, clock, entropy, settings, lock, create, has_driver
                 )
             except OSError as error:
-                if error.errno not in NO_ROOM or isinstance(error, StorageFullError):
+                if error.errno not in NO_ROOM or isinstance(error, _FINAL):
                     raise
                 if not _give_room(disk, layout):
                     raise StorageFullError(
