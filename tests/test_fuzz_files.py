@@ -1,9 +1,12 @@
-"""The small files, the meta pages of the index, and what people type.
+"""The small files, the index's rows and meta pages, and what people type.
 
-Goal: none of them makes a reader raise anything but its typed errors; a command
+Goal: none of them makes a reader raise anything but its typed errors; a line of JSON
+whose checksum is right and which holds something else vouches for nothing; a command
 line ends with one of its exit statuses, whatever the words. Method: as in
 `test_fuzz_fields`.
 """
+
+import json
 
 import pytest
 from fuzz_helpers import inputs
@@ -14,9 +17,33 @@ from tools.fuzz.targets import TARGETS
 from wheeldb.cli import VERBS, main
 from wheeldb.cli.opening import ExitStatus
 
-NAMES = ["meta pages", "FORMAT", "words"]
+NAMES = ["index", "meta pages", "FORMAT", "VOUCH", "words"]
 # What a test can't let run: they work for long, or write where they please.
 NOT_RUN = {"demo", "bench"}
+
+_JSON = st.recursive(
+    st.one_of(
+        st.none(),
+        st.booleans(),
+        st.integers(-(2**70), 2**70),
+        st.floats(allow_nan=False),
+        st.text(max_size=5),
+    ),
+    lambda inner: st.one_of(
+        st.lists(inner, max_size=3), st.dictionaries(st.text(max_size=3), inner)
+    ),
+    max_leaves=5,
+)
+VOUCH = {
+    "boot_id": "5f0c",
+    "boottime_ms": 81_234,
+    "checkpoint_lsn": 900,
+    "closed_lsn": 900,
+    "place": [2_049, 1_310],
+    "proven_lsn": 900,
+    "starts": 1,
+    "time_namespace": "4026",
+}
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -29,6 +56,16 @@ def test_sound_inputs_are_read(name: str) -> None:
 @given(data=st.data())
 def test_nearly_right_bytes(name: str, data: st.DataObject) -> None:
     TARGETS[name].check(data.draw(inputs(TARGETS[name])))
+
+
+@given(changes=st.dictionaries(st.sampled_from(sorted(VOUCH)), _JSON, max_size=3))
+def test_vouch_of_anything(changes: dict[str, object]) -> None:
+    TARGETS["VOUCH"].check(json.dumps(VOUCH | changes).encode())
+
+
+@pytest.mark.parametrize("text", ["[" * 4_000, '{"a":' * 700, "1" * 4_096])
+def test_vouch_that_is_deep_or_long(text: str) -> None:
+    TARGETS["VOUCH"].check(text.encode())
 
 
 WORDS = st.one_of(

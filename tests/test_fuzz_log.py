@@ -11,14 +11,16 @@ from fuzz_helpers import edits, inputs
 from hypothesis import given
 from hypothesis import strategies as st
 
+import wheeldb
 from tools.bitrot.stores import STORE, build
 from tools.fuzz.seals import pieces_of, seal, sealed_segment, site
 from tools.fuzz.targets import TARGETS
+from wheeldb.errors import FormatError
 from wheeldb.log.segment import list_segments
 from wheeldb.log.snapshot import list_snapshots
 
-BY_EDITS = ["wreck"]
-BY_BYTES = ["frame", "raw log"]
+BY_EDITS = ["log", "wreck", "snapshot"]
+BY_BYTES = ["frame", "segment header", "raw log"]
 
 
 @pytest.mark.parametrize("name", [*BY_EDITS, *BY_BYTES])
@@ -53,3 +55,23 @@ def test_files_with_right_checksums(name: str, data: st.DataObject) -> None:
 @given(data=st.data())
 def test_any_bytes(name: str, data: st.DataObject) -> None:
     TARGETS[name].check(data.draw(inputs(TARGETS[name])))
+
+
+@pytest.mark.slow
+@given(data=edits())
+def test_whole_openings(data: bytes) -> None:
+    TARGETS["store"].check(data)
+
+
+def test_a_frame_that_counts_otherwise_than_its_events() -> None:
+    found = site()
+    name = list_segments(found.disk, f"{STORE}/log")[-1]
+    path = f"{STORE}/log/{name.file_name}"
+    pieces = list(pieces_of(found.files[path]))
+    header = bytearray(pieces[-2])
+    header[24] += 1
+    pieces[-2] = bytes(header)
+    disk = found.disk.clone()
+    disk.load({path: seal(pieces)})
+    with pytest.raises(FormatError, match="by its header"):
+        wheeldb.open(STORE, disk=disk, clock=found.clock, driver=False)

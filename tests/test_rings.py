@@ -32,6 +32,7 @@ RINGS = {
     "model": 1,
     "wheel": 2,
     "events": 2,
+    "unpacking": 2,
     "payload": 2,
     "recurrence": 2,
     "clock": 2,

@@ -41,6 +41,7 @@ from typing import NamedTuple
 import msgpack
 
 from wheeldb.errors import FormatError
+from wheeldb.unpacking import iterate_whole, unpack_whole
 
 __all__ = (
     "ELAPSED",
@@ -59,6 +60,9 @@ __all__ = (
 
 # The two timelines, as they stand in fields.
 ELAPSED, WALL = 0, 1
+
+# No event takes as many log positions as its frame can't count.
+LSN_COUNT_MAX = 2**32
 
 
 class F:
@@ -244,12 +248,7 @@ def unpack_fields(packed: bytes) -> dict[int, object]:
         FormatError: If it is not one.  Its checksum was right, so that is a bug or
             another release's doing, never a torn write.
     """
-    try:
-        fields = msgpack.unpackb(packed, raw=False, strict_map_key=False)
-    except (ValueError, msgpack.UnpackException) as error:
-        raise FormatError(
-            f"fields do not decode although their checksum holds: {error}"
-        ) from error
+    fields = unpack_whole(packed)
     if type(fields) is not dict:
         raise FormatError(f"fields are a {type(fields).__name__}, not a map")
     return fields
@@ -284,32 +283,17 @@ def iterate_events(payload: bytes) -> Iterator[tuple[str, EventRecord]]:
     Raises:
         FormatError: If the payload does not decode, or an event's kind is unknown.
     """
-    unpacker = msgpack.Unpacker(
-        raw=False, strict_map_key=False, max_buffer_size=max(len(payload), 1)
-    )
-    unpacker.feed(payload)
     by = ""
-    end = 0
-    try:
-        for item in unpacker:
-            # Behind an item that is cut short, `tell` would count its bytes as well.
-            end = unpacker.tell()
-            if type(item) is str:
-                by = item
-                continue
-            yield by, _event(item)
-        if end != len(payload):
-            raise FormatError("a frame's payload ends within an event")
-    except (ValueError, msgpack.UnpackException) as error:
-        raise FormatError(
-            f"an event does not decode although its checksum holds: {error}; the "
-            "store may come from a newer release"
-        ) from error
+    for item in iterate_whole(payload):
+        if type(item) is str:
+            by = item
+            continue
+        yield by, _event(item)
 
 
 def _event(item: object) -> EventRecord:
     match item:
-        case [int(kind), int(count), dict(fields)]:
+        case [int(kind), int(count), dict(fields)] if 0 <= count < LSN_COUNT_MAX:
             if kind not in _KINDS:
                 name = RESERVED_KINDS.get(kind, "unknown")
                 raise FormatError(

@@ -18,6 +18,7 @@ from itertools import chain
 import msgpack
 
 from wheeldb.errors import PayloadTooLarge
+from wheeldb.unpacking import unpack_whole
 
 __all__ = ("DEPTH_MAX", "pack_flat", "pack_payload", "unpack_payload")
 
@@ -83,9 +84,12 @@ def pack_flat(payloads: list[object], bytes_max: int) -> list[bytes] | None:
 
 
 def unpack_payload(packed: bytes) -> object:
-    """Return the payload that ``packed`` holds."""
-    value: object = msgpack.unpackb(packed, raw=False, strict_map_key=True)
-    return value
+    """Return the payload that ``packed`` holds.
+
+    Raises:
+        FormatError: If it holds none.
+    """
+    return unpack_whole(packed, text_keys=True)
 
 
 def _is_flat(payload: object) -> bool:

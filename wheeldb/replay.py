@@ -32,7 +32,7 @@ from wheeldb.clock.hlc import physical_ms
 from wheeldb.clock.system import SystemClock
 from wheeldb.disk import Disk, OsDisk
 from wheeldb.engine.digests import Digests
-from wheeldb.engine.fold import Fact, apply
+from wheeldb.engine.fold import apply_record
 from wheeldb.engine.folding import write_index
 from wheeldb.engine.moment import number_text
 from wheeldb.engine.snapshots import (
@@ -358,10 +358,10 @@ class _Replay:
         self._make_room()
         lsn = header.first_lsn
         for position, (_, record) in enumerate(iterate_events(frame.payload)):
-            fact, hlc = Fact.from_record(record), header.hlc + position
-            if self._stop.has_passed(lsn + fact.count - 1, hlc):
+            hlc = header.hlc + position
+            if self._stop.has_passed(lsn + record.lsn_count - 1, hlc):
                 return False
-            apply(state, fact, lsn, hlc)
+            apply_record(state, record, lsn, hlc)
             lsn = state.last_lsn + 1
             self._events += 1
         return True
@@ -456,8 +456,8 @@ class _Replay:
         self._bound = max(self._bound, header.bound)
         lsn = header.first_lsn
         for position, (_, record) in enumerate(iterate_events(frame.payload)):
-            fact, hlc = Fact.from_record(record), header.hlc + position
-            if self._stop.has_passed(lsn + fact.count - 1, hlc):
+            hlc = header.hlc + position
+            if self._stop.has_passed(lsn + record.lsn_count - 1, hlc):
                 return False
             if record.kind == Kind.OPENED:
                 fields: dict[int, Any] = record.fields

@@ -11,7 +11,7 @@ This module knows neither files nor frames; ``replay.py`` brings the events.
 
 from typing import Any
 
-from wheeldb.engine.fold import Fact, apply
+from wheeldb.engine.fold import Fact, apply, apply_record
 from wheeldb.engine.state import State
 from wheeldb.errors import CorruptionError
 from wheeldb.events import EventRecord, F, Kind
@@ -26,7 +26,7 @@ def apply_what_fits(state: State, record: EventRecord, lsn: int, hlc: int) -> li
     if kind == Kind.SCHEDULED:
         record, dropped = _without_contradictions(state, record, lsn)
     try:
-        apply(state, Fact.from_record(record), lsn, hlc)
+        apply_record(state, record, lsn, hlc)
     except CorruptionError:
         dropped += _apply_singly(state, record, lsn, hlc)
     for number in _numbers(record):

@@ -81,10 +81,35 @@ def read_vouch(disk: Disk, layout: Layout) -> Vouch | None:
         return None
     try:
         fields = json.loads(line)
-        device, inode = fields.pop("place")
-        return Vouch(place=(device, inode), **fields)
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, RecursionError):
         return None
+    return _vouch_of(fields)
+
+
+def _vouch_of(fields: object) -> Vouch | None:
+    """Return what the fields say, ``None`` if one is missing or of another kind."""
+    match fields:
+        case {
+            "boot_id": str(boot_id),
+            "boottime_ms": int(boottime_ms),
+            "checkpoint_lsn": int(checkpoint_lsn),
+            "closed_lsn": None | int() as closed_lsn,
+            "place": [int(device), int(inode)],
+            "proven_lsn": int(proven_lsn),
+            "starts": int(starts),
+            "time_namespace": str(time_namespace),
+        } if min(boottime_ms, checkpoint_lsn, proven_lsn, starts) >= 0:
+            return Vouch(
+                boot_id=boot_id,
+                time_namespace=time_namespace,
+                boottime_ms=boottime_ms,
+                place=(device, inode),
+                closed_lsn=closed_lsn,
+                proven_lsn=proven_lsn,
+                checkpoint_lsn=checkpoint_lsn,
+                starts=starts,
+            )
+    return None
 
 
 def write_vouch(

@@ -22,10 +22,12 @@ from wheeldb.engine.row import DEAD, LEASED, SCHEDULED, Finished, Row
 from wheeldb.engine.state import State
 from wheeldb.errors import CorruptionError
 from wheeldb.events import ELAPSED, EventRecord, F, Kind, pack_event, pack_fields
+from wheeldb.unpacking import MISSHAPEN, misshapen
 
 __all__ = (
     "Fact",
     "apply",
+    "apply_record",
     "is_doubtful",
 )
 
@@ -75,6 +77,20 @@ def apply(state: State, fact: Fact, lsn: int, hlc: int) -> None:
     state.active.events += 1
     state.last_lsn = lsn + fact.count - 1
     state.last_hlc = hlc
+
+
+def apply_record(state: State, record: EventRecord, lsn: int, hlc: int) -> None:
+    """Apply an event that was read.
+
+    Raises:
+        CorruptionError: If it concerns a task that the state does not have.
+        FormatError: If it has not the fields that events of its kind have.
+    """
+    try:
+        apply(state, Fact.from_record(record), lsn, hlc)
+    except MISSHAPEN as error:
+        kind = Kind(record.kind).name.lower()
+        raise misshapen(f"the event {kind} at LSN {lsn}", error) from error
 
 
 def _scheduled(state: State, fact: Fact, lsn: int, hlc: int) -> None:

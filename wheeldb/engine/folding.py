@@ -36,12 +36,12 @@ from wheeldb.engine.checkpoint import (
 )
 from wheeldb.engine.decoding import decode_row
 from wheeldb.engine.digests import Digests
-from wheeldb.engine.fold import Fact, apply
+from wheeldb.engine.fold import apply_record
 from wheeldb.engine.lanes import LANE_LEASED
 from wheeldb.engine.snapshots import load_snapshot
 from wheeldb.engine.state import State
 from wheeldb.engine.tables import pack_tables, unpack_tables
-from wheeldb.errors import CorruptionError
+from wheeldb.errors import CorruptionError, FormatError
 from wheeldb.events import F, iterate_events, pack_fields, unpack_fields
 from wheeldb.index import Index, MemoryIndex, create_index, open_index
 from wheeldb.index.changes import Changes
@@ -360,6 +360,11 @@ class _Folder:
                 folded.events += fold_frame(
                     state, header.first_lsn, header.hlc, frame.payload
                 )
+                if state.last_lsn != header.last_lsn:
+                    raise FormatError(
+                        f"the events of the frame at LSN {header.first_lsn} end at "
+                        f"{state.last_lsn}, by its header at {header.last_lsn}"
+                    )
             except CorruptionError as error:
                 if not folded.is_rebuilt:
                     raise  # the index may be to blame
@@ -413,7 +418,7 @@ def fold_frame(state: State, first_lsn: int, hlc: int, payload: bytes) -> int:
     state.last_lsn = first_lsn - 1
     events = 0
     for _, record in iterate_events(payload):
-        apply(state, Fact.from_record(record), state.last_lsn + 1, hlc + events)
+        apply_record(state, record, state.last_lsn + 1, hlc + events)
         events += 1
     return events
 

@@ -27,6 +27,7 @@ from wheeldb.engine.tables import pack_tables, unpack_tables
 from wheeldb.engine.untouched import Blocks
 from wheeldb.errors import CorruptionError, FormatError
 from wheeldb.events import (
+    EventRecord,
     F,
     Kind,
     iterate_events,
@@ -52,6 +53,7 @@ from wheeldb.index.keys import (
 )
 from wheeldb.index.snapshot import Snapshot
 from wheeldb.log.snapshot import open_snapshot
+from wheeldb.unpacking import MISSHAPEN, misshapen
 
 __all__ = (
     "load_snapshot",
@@ -213,20 +215,26 @@ class _Loader:
     def read(self, payloads: Iterable[bytes]) -> None:
         for payload in payloads:
             for _, record in iterate_events(payload):
-                fields: dict[int, Any] = record.fields
-                if record.kind == Kind.STATE_TABLES:
-                    self.tables(fields)
-                elif record.kind == Kind.STATE:
-                    for number, lsn, body in fields[F.TASK_ROWS]:
-                        self.task(number, lsn, body)
-                elif record.kind == Kind.STATE_BLOCKS:
-                    for first, body in fields[F.BLOCK_ROWS]:
-                        self.block(first, body)
-                else:
-                    for lsn, body in fields[F.FINISHED_ROWS]:
-                        self.finished(lsn, body)
+                try:
+                    self._add(record)
+                except MISSHAPEN as error:
+                    raise misshapen("an event of the snapshot", error) from error
             if self._count >= _APPLIED_COUNT or self._body_bytes >= _APPLIED_BYTES:
                 self.write_piece()
+
+    def _add(self, record: EventRecord) -> None:
+        fields: dict[int, Any] = record.fields
+        if record.kind == Kind.STATE_TABLES:
+            self.tables(fields)
+        elif record.kind == Kind.STATE:
+            for number, lsn, body in fields[F.TASK_ROWS]:
+                self.task(number, lsn, body)
+        elif record.kind == Kind.STATE_BLOCKS:
+            for first, body in fields[F.BLOCK_ROWS]:
+                self.block(first, body)
+        else:
+            for lsn, body in fields[F.FINISHED_ROWS]:
+                self.finished(lsn, body)
 
     def tables(self, fields: dict[int, Any]) -> None:
         self._tables = _bytes(fields[F.CHECKPOINT])

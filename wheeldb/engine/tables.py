@@ -10,6 +10,7 @@ from typing import Any
 from wheeldb.clock.timekeeper import Anchor
 from wheeldb.engine.state import State
 from wheeldb.events import F, pack_fields, unpack_fields
+from wheeldb.unpacking import MISSHAPEN, misshapen
 
 __all__ = ("pack_tables", "unpack_tables")
 
@@ -45,8 +46,14 @@ def unpack_tables(state: State, packed: bytes) -> None:
     Raises:
         FormatError: If they do not decode.
     """
-    # Their checksum holds and this module packed them: what they are is known.
     known: dict[int, Any] = unpack_fields(packed)
+    try:
+        _set_tables(state, known)
+    except MISSHAPEN as error:
+        raise misshapen("what stands for the store's own tables", error) from error
+
+
+def _set_tables(state: State, known: dict[int, Any]) -> None:
     state.last_lsn = known[F.CHECKPOINT]
     state.last_hlc = known[F.HLC]
     state.incarnation = known[F.INCARNATION]

@@ -44,6 +44,7 @@ __all__ = (
     "FORMAT_NAME",
     "ID",
     "INDEX_FORMAT",
+    "KEY_BYTES",
     "META",
     "NEAR_MS",
     "RUN",
@@ -109,6 +110,16 @@ _FACTOR_B = 0xD1B54A32D192ED03
 _FACTOR_C = 0x8CB92BA72F3D8DD7
 _FACTOR_MIX = 0xBF58476D1CE4E5B9
 
+
+# The width of a table's keys; the names in the meta table have any.
+KEY_BYTES = {
+    TASK: _NUMBER.size,
+    BLOCK: _NUMBER.size,
+    DUE: _DUE_KEY.size,
+    RUN: _DUE_KEY.size,
+    ID: _ID_KEY.size,
+    FINISHED: _NUMBER.size,
+}
 
 number_key = _NUMBER.pack
 due_key = _DUE_KEY.pack

@@ -34,6 +34,7 @@ from wheeldb.index.keys import (
     DUE,
     FINISHED,
     ID,
+    KEY_BYTES,
     META,
     RUN,
     TASK,
@@ -327,8 +328,12 @@ class Snapshot:
         Raises:
             IndexDamaged: If the table can't be read.
         """
+        width = KEY_BYTES.get(table)
         for piece in self._source.scan(table, start, limit):
-            yield from piece
+            for key, value in piece:
+                if width is not None and len(key) != width:
+                    raise self._damaged_row(table, key)
+                yield key, value
 
     def block(self, key: bytes, value: bytes) -> Block:
         """Return the block in a row of its table.

@@ -45,6 +45,7 @@ from typing import NamedTuple, Protocol
 
 from wheeldb.disk import Disk, write_all
 from wheeldb.errors import CorruptionError, FormatError
+from wheeldb.log.frame import LSN_MAX
 
 __all__ = (
     "BLOCK_BYTES",
@@ -191,7 +192,14 @@ def parse_segment_header(
         )
     if block[_USED_BYTES:SEGMENT_HEADER_BYTES].strip(b"\0"):
         raise refuse("there are bytes where the header's padding should be")
-    return SegmentHeader(*fields)
+    header = SegmentHeader(*fields)
+    is_possible = (
+        header.first_lsn == header.predecessor_last_lsn + 1
+        and max(header.first_lsn, header.bound) <= LSN_MAX
+    )
+    if not is_possible:
+        raise refuse("the header's numbers are impossible")
+    return header
 
 
 def list_segments(disk: Disk, directory: str) -> list[SegmentName]:
