@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from tools.fuzz.targets import TARGETS
 from wheeldb.cli import VERBS, main
 from wheeldb.cli.opening import ExitStatus
+from wheeldb.index.keys import RUN, TABLES
 
 NAMES = ["index", "meta pages", "FORMAT", "VOUCH", "words"]
 # What a test can't let run: they work for long, or write where they please.
@@ -56,6 +57,14 @@ def test_sound_inputs_are_read(name: str) -> None:
 @given(data=st.data())
 def test_nearly_right_bytes(name: str, data: st.DataObject) -> None:
     TARGETS[name].check(data.draw(inputs(TARGETS[name])))
+
+
+@pytest.mark.parametrize("number", [2**63 - 1, 2**63, 2**64 - 1])
+def test_a_run_of_numbers_beyond_all(number: int) -> None:
+    # Found by atheris: an entry adds to the number in the key.
+    key = (16).to_bytes(4) + number.to_bytes(8) + number.to_bytes(8)
+    row = bytes((TABLES.index(RUN), len(key), 128 + 8)) + key + b"\xff" * 8
+    TARGETS["index"].check(row)
 
 
 @given(changes=st.dictionaries(st.sampled_from(sorted(VOUCH)), _JSON, max_size=3))

@@ -49,6 +49,7 @@ RUN_ENTRIES_MIN = 3
 
 _HALF = 32
 _HALF_MASK = 2**_HALF - 1
+_SUM_MAX = 2**63
 _CRC = Struct(">I")
 _ENTRY_BYTES = 8
 _KEY_BYTES = 20
@@ -82,7 +83,9 @@ class Run:
         crc: int = _CRC.unpack_from(value, len(packed))[0]
         if crc != crc32(packed, crc32(key)):
             return None
-        return cls(key, crc, _packer(count).unpack(packed))
+        run = cls(key, crc, _packer(count).unpack(packed))
+        # What its entries add must still be a number of 64 bits.
+        return run if max(run.field, run.first) < _SUM_MAX else None
 
     def entries(self) -> list[tuple[int, int]]:
         """Return number and exact due time of each task, by number."""
