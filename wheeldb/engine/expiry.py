@@ -46,14 +46,7 @@ class Expiries:
         self._look()
         engine = self._engine
         with engine.lock:
-            expired = [
-                [
-                    heappop(heap)
-                    for _ in range(STEP_COUNT)
-                    if heap and heap[0][0] <= now_ms
-                ]
-                for heap, now_ms in self._with(now)
-            ]
+            expired = [_take_until(now_ms, heap) for heap, now_ms in self._with(now)]
         numbers = [number for popped in expired for _, number in popped]
         if not numbers:
             return
@@ -112,3 +105,11 @@ class Expiries:
             return now_ms
         heap = self._heaps[timeline]
         return heap[0][0] if heap else None
+
+
+def _take_until(now_ms: int, heap: list[tuple[int, int]]) -> list[tuple[int, int]]:
+    """Take what has expired off a heap, a step of it."""
+    taken: list[tuple[int, int]] = []
+    while heap and heap[0][0] <= now_ms and len(taken) < STEP_COUNT:
+        taken.append(heappop(heap))
+    return taken
