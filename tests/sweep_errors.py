@@ -80,14 +80,11 @@ def faults_of(scenario: Scenario) -> Iterator[Fault]:
     scenario.live(story, begin)
     for operation, count in sorted(calls.items()):
         kinds = AFTER_FAILED_SYNC if operation in SYNCS else ("keep",)
-        # An index that can't be replaced either is not drawn: such a store has to be
-        # opened again.
-        lasting = (False,) if operation == "index" else (False, True)
         for error in ERRORS:
             if error == "short" and operation not in SHORT_OPERATIONS:
                 continue
             for nth in range(1, count + 1):
-                for is_forever in lasting:
+                for is_forever in (False, True):
                     for kind in kinds:
                         yield Fault(operation, error, nth, is_forever, kind)
 

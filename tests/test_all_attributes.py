@@ -27,9 +27,9 @@ NAMES = """
     NewTask Task TaskState TaskOptions Receipt CancelOutcome Event Finding Statistics
     RecoveryReport ReplayReport Retry Exponential Fixed Linear
     WheelDBError ClosedError LockedError NoOwner FormatError CorruptionError
-    StorageFullError CommitUnknown StorePoisoned TaskError TaskNotFound TaskExists
-    StaleVersion PayloadTooLarge QueueFull LeaseLost BatchRefused Compacted ClockError
-    ClockDriftExceeded TimeSyncError PeerError
+    StorageFullError IndexUnavailable CommitUnknown StorePoisoned TaskError
+    TaskNotFound TaskExists StaleVersion PayloadTooLarge QueueFull LeaseLost
+    BatchRefused Compacted ClockError ClockDriftExceeded TimeSyncError PeerError
 """
 
 TESTING_NAMES = "ManualClock CrashableDisk PowerCut"
@@ -106,6 +106,7 @@ TASK_OPTIONS = """
 ALSO_IS = {
     "ClosedError": RuntimeError,
     "StorageFullError": OSError,
+    "IndexUnavailable": OSError,
     "TaskNotFound": KeyError,
     "TaskExists": ValueError,
     "StaleVersion": ValueError,

@@ -1,5 +1,6 @@
 """A damaged index is replaced while the store runs, and nothing is lost by it."""
 
+import errno
 import logging
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -7,7 +8,8 @@ from pathlib import Path
 import pytest
 
 import wheeldb
-from wheeldb import NewTask
+from wheeldb import NewTask, TaskState
+from wheeldb.disk import OsDisk
 from wheeldb.index import MemoryIndex
 from wheeldb.index.changes import Changes
 from wheeldb.index.keys import (
@@ -79,6 +81,12 @@ def damage_due(disk: CrashableDisk, lane: int, due_ms: int, number: int) -> None
         damage(disk, DUE, due_key(lane, due_ms, number))
     else:
         damage(disk, RUN, run.key)
+
+
+def replace_in_a_batch(db: wheeldb.WheelDB, task_id: str) -> None:
+    with db.batch() as batch:
+        batch.cancel(task_id)
+        batch.schedule("a", delay=60)
 
 
 def number_of(db: wheeldb.WheelDB, task_id: str) -> int:
@@ -286,3 +294,174 @@ def test_a_lease_that_meets_damage_half_way_loses_none_of_what_it_had_taken(
 
     assert db.statistics().index_rebuilds == 1
     assert [lease.payload for lease in leases] == [n for n in range(31) if n != 7]
+
+
+# The disk refuses a new index as well.
+
+
+@pytest.mark.parametrize("code", [errno.EROFS, errno.EIO, errno.EACCES])
+@pytest.mark.parametrize("nth", [1, 2])
+def test_a_store_goes_on_while_no_index_can_be_written(
+    db: wheeldb.WheelDB,
+    disk: CrashableDisk,
+    clock: ManualClock,
+    caplog: pytest.LogCaptureFixture,
+    code: int,
+    nth: int,
+) -> None:
+    db.schedule("a", id="kept", delay=1)
+    disk.fail("index", code, forever=True)
+    for _ in range(nth):
+        with pytest.raises(wheeldb.IndexUnavailable) as caught:
+            db.checkpoint()
+        assert caught.value.errno == code
+    before = db.statistics()
+
+    with pytest.raises(wheeldb.IndexUnavailable):
+        db.schedule("a", delay=60)
+    with pytest.raises(wheeldb.IndexUnavailable):
+        replace_in_a_batch(db, "task-8")
+    assert db.statistics() == before
+    clock.advance(1)
+    [lease] = db.lease()
+    lease.ack()
+    assert db.cancel("task-9") == "cancelled"
+    kept = db.get("kept")
+    assert kept is not None
+    assert kept.state == TaskState.DONE
+    assert caplog.text.count("no new tasks are taken") == 1
+
+    disk.heal()
+    db.schedule("a", delay=60, id="new")
+    assert db.get("new") is not None
+    assert db.statistics().index_rebuilds == 1
+
+
+def test_without_room_for_a_new_index_the_disk_counts_as_full(
+    db: wheeldb.WheelDB, disk: CrashableDisk
+) -> None:
+    disk.fail("index", errno.ENOSPC, forever=True)
+
+    for use in (db.checkpoint, lambda: db.schedule("a", delay=1)):
+        with pytest.raises(wheeldb.StorageFullError) as caught:
+            use()
+        assert caught.value.errno == errno.ENOSPC
+
+    disk.heal()
+    db.schedule("a", delay=1)
+
+
+def test_what_is_in_a_damaged_index_alone_is_refused_until_there_is_a_new_one(
+    db: wheeldb.WheelDB, disk: CrashableDisk, clock: ManualClock
+) -> None:
+    number = number_of(db, "task-250")
+    db.checkpoint()
+    damage_task(disk, number)
+    disk.fail("index", errno.EIO, forever=True)
+
+    with pytest.raises(wheeldb.IndexUnavailable):
+        db.get("task-250")
+    clock.advance(60 + COUNT)
+    assert db.poll() > 0
+    assert db.next_in() != 0
+
+    disk.heal()
+    clock.advance(10)
+    db.poll()
+    seen: list[object] = []
+    while leases := db.lease(limit=50):
+        seen += [lease.payload for lease in leases]
+        db.ack_many(leases)
+    assert seen == [n for n in range(COUNT) if n != 7]
+
+
+def test_a_rebuild_that_failed_rests_ten_times_as_long_as_it_took(
+    db: wheeldb.WheelDB, disk: CrashableDisk, clock: ManualClock
+) -> None:
+    engine = db._engine
+    disk.fail("index", errno.EIO, forever=True)
+    with pytest.raises(wheeldb.IndexUnavailable):
+        db.checkpoint()
+    engine.index_retry_ms = engine.reading().boottime_ms + 1_000
+    disk.heal()
+
+    with pytest.raises(wheeldb.IndexUnavailable):
+        db.schedule("a", delay=1)
+    clock.advance(1)
+    db.schedule("a", delay=1)
+
+
+def test_a_store_that_is_closed_without_an_index_opens_with_everything(
+    disk: CrashableDisk, clock: ManualClock
+) -> None:
+    with wheeldb.open("store", disk=disk, clock=clock, driver=False) as db:
+        db.schedule("a", id="kept", delay=60)
+        disk.fail("index", errno.EROFS, forever=True)
+    disk.heal()
+    with wheeldb.open("store", disk=disk, clock=clock, driver=False) as db:
+        assert db.get("kept") is not None
+        assert db.check() == []
+
+
+class RefusingDisk(OsDisk):
+    """A directory in which one operation on the index fails."""
+
+    refused: tuple[str, int] | None = None
+
+    def rename(self, source: str, target: str) -> None:  # type: ignore[override]
+        self._meet("rename", source)
+        super().rename(source, target)
+
+    def sync_directory(self, path: str) -> None:
+        self._meet("sync_directory", path)
+        super().sync_directory(path)
+
+    def make_directory(self, path: str) -> None:
+        self._meet("make_directory", path)
+        super().make_directory(path)
+
+    def _meet(self, operation: str, path: str) -> None:
+        if self.refused is None or "/index" not in path:
+            return
+        name, code = self.refused
+        if name == operation:
+            raise OSError(code, "refused", path)
+
+
+@pytest.mark.parametrize("code", [errno.EROFS, errno.ENOSPC])
+@pytest.mark.parametrize("operation", ["rename", "sync_directory", "make_directory"])
+def test_lmdbs_bad_file_stays_open_until_the_new_one_is(
+    tmp_path: Path, operation: str, code: int
+) -> None:
+    disk, path = RefusingDisk(), tmp_path / "store" / "index"
+    with wheeldb.open(tmp_path / "store", disk=disk, driver=False) as db:
+        db.schedule_many(
+            [NewTask("a", f"<payload {n:04}>", delay=3600) for n in range(2_000)]
+        )
+        db.checkpoint()
+        db.schedule("a", id="kept", delay=3600)
+        number = next(iter(db.tasks())).number
+        index = db._engine.state.index
+        index.apply(Changes(put_tasks=[(number, number, UNDECODABLE[0])]))
+        disk.refused = operation, code
+
+        for _ in range(2):
+            with pytest.raises(OSError, match=r"no room|can't be rebuilt") as caught:
+                list(db.tasks())
+            assert caught.value.errno == code
+            assert isinstance(
+                caught.value, (wheeldb.StorageFullError, wheeldb.IndexUnavailable)
+            )
+            db._engine.index_retry_ms = 0
+        assert db.get("kept") is not None
+        assert db.statistics().pending_count == 2_001
+        assert not (path / "new.mdb").exists()
+        assert not (path / "new.mdb-lock").exists()
+
+        disk.refused = None
+        db.schedule("a", delay=3600)
+        assert db.check() == []
+        assert len(list(db.tasks())) == 2_002
+    with wheeldb.open(tmp_path / "store", driver=False) as db:
+        assert db.statistics().pending_count == 2_002
+        assert db.check() == []

@@ -138,7 +138,7 @@ def gather_statistics(
             if count:
                 pending.setdefault(queue, {})[STATE_NAMES[number]] = count
         window_count, ready_count = len(engine.window), engine.window.ready_count
-    index = state.index.statistics()
+    index = engine.mended(lambda: state.index.statistics())
     log = committer.log_statistics()
     scheduled = engine.decider.scheduled_count
     return Statistics(

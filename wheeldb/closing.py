@@ -14,7 +14,7 @@ from wheeldb.engine.commit import Need
 from wheeldb.engine.engine import Engine
 from wheeldb.engine.moment import span_ms
 from wheeldb.engine.upkeep import Upkeep
-from wheeldb.errors import CorruptionError, StorageFullError
+from wheeldb.errors import CorruptionError, IndexUnavailable, StorageFullError
 from wheeldb.events import F, pack_fields
 from wheeldb.layout import Layout
 from wheeldb.settings import Settings
@@ -40,7 +40,7 @@ def close_engine(engine: Engine, upkeep: Upkeep | None, settings: Settings) -> N
 
 
 def _finish(engine: Engine, upkeep: Upkeep, settings: Settings) -> None:
-    with contextlib.suppress(StorageFullError, CorruptionError):
+    with contextlib.suppress(StorageFullError, IndexUnavailable, CorruptionError):
         # On a full disk there is no footer: the next opening replays the log's tail.
         if engine.state.leased:
             engine.commit(
@@ -70,4 +70,5 @@ def _finish(engine: Engine, upkeep: Upkeep, settings: Settings) -> None:
                 proven_lsn=lsn,
                 checkpoint_lsn=checkpoint.lsn,
                 starts=0,
+                segment=engine.committer.writer.position.header.number,
             )

@@ -9,6 +9,7 @@ Our exception hierarchy:
     ├── FormatError                    opening: not a store, or one of a newer release
     ├── CorruptionError                opening, reading: damage on disk, with its place
     ├── StorageFullError(OSError)      writing: no room, nothing was accepted
+    ├── IndexUnavailable(OSError)      the index can't be written nor rebuilt for now
     ├── CommitUnknown                  writing: a write or sync failed, outcome unknown
     ├── StorePoisoned                  after that: reopen
     ├── TaskError                      one call about one task was refused
@@ -25,9 +26,9 @@ Our exception hierarchy:
     │   └── TimeSyncError
     └── PeerError
 
-A refused call (``TaskError``, ``StorageFullError``, ``TypeError``, ``ValueError``) has
-written nothing.  Classes carry fields, not only text.  This module knows nothing of
-the rest of wheeldb.
+A refused call (``TaskError``, ``StorageFullError``, ``IndexUnavailable``,
+``TypeError``, ``ValueError``) has written nothing.  Classes carry fields, not only
+text.  This module knows nothing of the rest of wheeldb.
 """
 
 from collections.abc import Sequence
@@ -41,6 +42,7 @@ __all__ = (
     "Compacted",
     "CorruptionError",
     "FormatError",
+    "IndexUnavailable",
     "LeaseLost",
     "LockedError",
     "NoOwner",
@@ -138,6 +140,15 @@ class StorageFullError(WheelDBError, OSError):
 
     Cancelling, rejecting, giving back and finishing work on: room for them was
     reserved when their task was accepted.
+    """
+
+
+class IndexUnavailable(WheelDBError, OSError):
+    """Raised when the index is damaged and the disk refuses a new one.
+
+    The log is whole and nothing is lost. What is in memory goes on, tasks that are
+    there can be finished; no new task is taken. A call that needs the index tries
+    again to rebuild it: once the disk takes files, that is all.
     """
 
 

@@ -33,8 +33,9 @@ from wheeldb.engine.names import lookup_id
 from wheeldb.engine.row import Finished, Row
 from wheeldb.engine.state import Awaited, State
 from wheeldb.engine.window import Window
-from wheeldb.errors import StorageFullError
+from wheeldb.errors import IndexUnavailable, StorageFullError
 from wheeldb.events import ELAPSED, WALL, F, Kind
+from wheeldb.index.refusal import refusal_of
 from wheeldb.index.snapshot import Index, IndexDamaged
 from wheeldb.log.segment import Entropy
 
@@ -99,13 +100,13 @@ class Engine:
         self.checkpoints = 0
         self.entropy = entropy
         self.snapshotting = threading.RLock()
-        self.snapshot_bytes = 0
-        self.snapshot_frame_bytes = 0
+        self.snapshot_bytes = self.snapshot_frame_bytes = 0
         self.sweep_lost = self.expired_count = self.forgotten_count = 0
         self.lateness = Lateness()
-        self.index_rebuilds = 0
-        # Replaces a damaged index; see ``rebuilding.py``.
+        self.index_rebuilds = self.index_retry_ms = 0
+        # Replaces a damaged index, and why it last could not; see ``rebuilding.py``.
         self.mend: Callable[[Index, IndexDamaged], None] = _cannot_mend
+        self.index_damage: IndexDamaged | None = None
         # Tasks that were changed while off-time is owed and are in the index by now.
         self.unpaid: set[int] = set()
         # Set by an opening after a power cut, until it is over.
@@ -221,7 +222,7 @@ class Engine:
         ):
             # The caller's change is done.  If there is no room for the checkpoint,
             # there is none for new tasks either: the table grows no further.
-            with contextlib.suppress(StorageFullError):
+            with contextlib.suppress(StorageFullError, IndexUnavailable):
                 self.checkpoint()
 
     def _settled(self) -> None:
@@ -269,14 +270,18 @@ class Engine:
         """Do what may meet a damaged index; if it does, rebuild that and do it again.
 
         Raises:
-            IndexDamaged: It can't be rebuilt, or was damaged again.
+            StorageFullError, IndexUnavailable: It can't be, or was damaged again.
+            CorruptionError: Nor do snapshots and log make what is in memory.
         """
         index = self.state.index
         try:
             return work()
         except IndexDamaged as damage:
             self.mend(index, damage)
-        return work()
+        try:
+            return work()
+        except IndexDamaged as damage:
+            raise refusal_of(damage) from damage
 
     def adopt(self, index: Index, digests: Digests) -> None:
         """Go on with an index that holds everything there is; the lock is held."""
@@ -287,6 +292,7 @@ class Engine:
         self.digests = digests
         self.checkpoint_lsn = state.last_lsn
         self.index_rebuilds += 1
+        self.index_damage = None
 
     # Seeing.
 
@@ -367,7 +373,11 @@ class Engine:
 
     def refill(self, now: Now) -> bool:
         """Load one slice from the index if the window wants it; return whether."""
-        return self.mended(lambda: self._refill(now))
+        # Without an index what is in memory goes on; the rest comes once it is there.
+        try:
+            return self.mended(lambda: self._refill(now))
+        except (StorageFullError, IndexUnavailable):
+            return False
 
     def _refill(self, now: Now) -> bool:
         with self.lock:
@@ -477,8 +487,11 @@ class Engine:
         Raises:
             StorePoisoned: If the log has failed: nothing unproven goes into the index.
             StorageFullError: If there is no room for it; it is tried again later.
+            IndexUnavailable: If the disk refuses it, and a new index as well; likewise.
         """
         try:
+            if self.index_damage is not None:
+                self.mend(self.state.index, self.index_damage)
             return self.mended(lambda: write_checkpoint(self))
         except OSError as error:
             if error.errno not in NO_ROOM or isinstance(error, StorageFullError):

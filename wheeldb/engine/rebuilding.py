@@ -12,6 +12,13 @@ What waits in memory keeps its place; due times that pass meanwhile are served l
 the time of the rebuild, about a second for 100,000 tasks.  The bad file is kept in
 ``aside/``.  If the snapshots or the log are damaged as well, that is refused, and the
 store has to be closed and replayed.
+
+If the disk refuses the new index, the bad one stays: what it still gives is checked row
+by row.  What is in memory goes on, new tasks are refused, no checkpoint is written into
+the bad one, and calls that need an index try again, for a tenth of the time at most::
+
+    OSError, IndexDamaged ─► beside is removed; StorageFullError or IndexUnavailable
+    a new task, a read that meets damage, a checkpoint ─► tried again ─► all as before
 """
 
 import logging
@@ -25,6 +32,7 @@ from wheeldb.engine.state import State
 from wheeldb.errors import CorruptionError
 from wheeldb.index import Index, LmdbIndex, MemoryIndex, set_aside
 from wheeldb.index.changes import Changes
+from wheeldb.index.refusal import refusal_of
 from wheeldb.index.snapshot import IndexDamaged
 from wheeldb.layout import Layout
 from wheeldb.log.reader import LogScan
@@ -34,6 +42,9 @@ __all__ = ("rebuild_index",)
 
 _logger = logging.getLogger("wheeldb")
 
+# A rebuild that failed is not tried again for so many times as long as it took.
+REST_FACTOR = 10
+
 
 def rebuild_index(engine: Engine, bad: Index, damage: IndexDamaged) -> None:
     """Replace a damaged index, unless somebody else has done so by now.
@@ -41,29 +52,81 @@ def rebuild_index(engine: Engine, bad: Index, damage: IndexDamaged) -> None:
     Raises:
         CorruptionError: If snapshots and log do not make the same tasks.
         StorePoisoned: If the log has failed.
-        OSError: If there is no room for a new index.
+        StorageFullError: If there is no room for a new index.
+        IndexUnavailable: If the disk refuses a new index otherwise.
     """
-    committer, layout = engine.committer, Layout(path=engine.path)
     with engine.checkpointing:
         if engine.state.index is not bad:
             return
-        with committer.turn, committer.pen:
-            committer.settle_all()
-            beside, state, digests = _fold_beside(engine, layout)
-            try:
-                _require_same(engine.state, state)
-            except BaseException:
-                beside.close()
-                raise
-            with engine.lock:
-                bad.close()
-                index = _swap_in(engine.disk, layout, beside)
-                engine.adopt(index, digests)
+        begun_ms, known = engine.reading().boottime_ms, engine.index_damage
+        if known is not None and begun_ms < engine.index_retry_ms:
+            raise refusal_of(known) from damage
+        try:
+            _replace(engine, bad)
+        except (IndexDamaged, OSError) as error:
+            if isinstance(error, OSError):
+                reason = error.strerror or str(error)
+                found = IndexDamaged(reason, path=bad.path, code=error.errno)
+            else:
+                found = error
+            _go_on_without(engine, found, begun_ms)
+            raise refusal_of(found) from error
+    if known is not None:
+        # What was in the index alone comes due now.
+        engine.alarm()
     _logger.warning(
         "the index of %s was damaged and has been rebuilt from snapshot and log: %s",
         engine.path,
         damage.reason,
     )
+
+
+def _replace(engine: Engine, bad: Index) -> None:
+    committer, layout = engine.committer, Layout(path=engine.path)
+    with committer.turn, committer.pen:
+        committer.settle_all()
+        beside, state, digests = _fold_beside(engine, layout)
+        try:
+            _require_same(engine.state, state)
+            with engine.lock:
+                # The bad one is open until the new one is: if that fails, it stays.
+                index = _swap_in(engine.disk, layout, beside)
+                engine.adopt(index, digests)
+                engine.decider.reserve = committer.room.require
+                if bad is not index:
+                    bad.close()
+        except BaseException:
+            _discard(beside)
+            raise
+
+
+def _go_on_without(engine: Engine, damage: IndexDamaged, begun_ms: int) -> None:
+    """Refuse new tasks, and leave the index alone, until it is rebuilt."""
+
+    def refuse(count: int) -> None:
+        # Whoever meets this tries to rebuild it, and then asks again.
+        raise damage
+
+    is_first = engine.index_damage is None
+    with engine.lock:
+        ended_ms = engine.reading().boottime_ms
+        engine.index_damage = damage
+        engine.index_retry_ms = ended_ms + REST_FACTOR * (ended_ms - begun_ms)
+        engine.decider.reserve = refuse
+    if is_first:
+        _logger.error(
+            "the index of %s can't be rebuilt (%s); no new tasks are taken until it is",
+            engine.path,
+            damage.reason,
+        )
+        engine.alarm()
+
+
+def _discard(beside: Index) -> None:
+    if isinstance(beside, LmdbIndex):
+        beside.discard()
+    else:
+        beside.close()
 
 
 def _fold_beside(engine: Engine, layout: Layout) -> tuple[Index, State, Digests]:
@@ -82,10 +145,10 @@ def _fold_beside(engine: Engine, layout: Layout) -> tuple[Index, State, Digests]
         except CorruptionError as error:
             # An older snapshot, or the log alone, may still do.
             failure = failure or error
-            index.close()
+            _discard(index)
             continue
         except BaseException:
-            index.close()
+            _discard(index)
             raise
         return index, state, digests
     assert failure is not None, "the log alone was tried"
@@ -98,7 +161,11 @@ def _begin_beside(disk: Disk, layout: Layout, database: bytes) -> Index:
         index = LmdbIndex.build(layout.index, disk=disk)
     else:
         index = MemoryIndex()
-    index.apply(Changes(meta={DATABASE_NAME: database}))
+    try:
+        index.apply(Changes(meta={DATABASE_NAME: database}))
+    except BaseException:
+        _discard(index)
+        raise
     return index
 
 

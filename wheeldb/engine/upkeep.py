@@ -17,8 +17,9 @@
 is "never": the driver sleeps until something happens.  Nothing is done early either: a
 clock that is not believed is looked at every 10 s, and only while it holds a task.
 
-On a full disk what has to be written waits, and is tried again every 10 s; due tasks
-and waits go on.  This module knows the engine, but no thread.
+On a full disk what has to be written waits, and is tried again every 10 s; so does the
+rebuild of an index that the disk refuses.  Due tasks and waits go on.  This module
+knows the engine, but no thread.
 """
 
 from collections.abc import Callable, Iterator
@@ -37,7 +38,12 @@ from wheeldb.engine.repayment import repay
 from wheeldb.engine.retention import forget_finished
 from wheeldb.engine.row import SCHEDULED, Row
 from wheeldb.engine.sweep import STRETCH_COUNT, sweep
-from wheeldb.errors import CorruptionError, LeaseLost, StorePoisoned
+from wheeldb.errors import (
+    CorruptionError,
+    IndexUnavailable,
+    LeaseLost,
+    StorePoisoned,
+)
 from wheeldb.events import ELAPSED, WALL
 
 __all__ = ("Upkeep", "Wait")
@@ -127,11 +133,11 @@ class Upkeep:
 
     @contextmanager
     def _putting_off(self, now: Now) -> Iterator[None]:
-        """Let what finds a full disk wait for its next turn."""
+        """Let what finds a full disk, or no index, wait for its next turn."""
         try:
             yield
         except OSError as error:
-            if error.errno not in NO_ROOM:
+            if error.errno not in NO_ROOM and not isinstance(error, IndexUnavailable):
                 raise
             self._full_until_ms = now.boottime_ms + FULL_DISK_LOOK_MS
 
@@ -176,10 +182,13 @@ class Upkeep:
         """Return when the window wants to be advanced next; hold the lock.
 
         That is the first entry's due time, or a lane's horizon.  A horizon that has
-        come with ready tasks in front of it waits until those are taken.
+        come with ready tasks in front of it waits until those are taken, and all of
+        them wait for an index while there is none.
         """
         window = self.engine.window
         first = window.wheels[timeline].next_expiration()
+        if self.engine.index_damage is not None:
+            return first
         for lane, (due_ms, _) in window.horizons.items():
             if (
                 (first is None or due_ms < first)
@@ -404,6 +413,7 @@ class Upkeep:
         )
         if (
             self.is_snapshot_due
+            or engine.index_damage is not None
             or len(active) >= limits.entries
             or active.payload_bytes >= limits.payload_bytes
             or active.events >= limits.events

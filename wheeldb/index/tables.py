@@ -19,7 +19,7 @@ import errno
 import os
 from bisect import bisect_right
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from errno import ENOMEM
 from itertools import islice
 from operator import itemgetter
@@ -151,8 +151,9 @@ class LmdbIndex:
     def swap_in(self) -> "LmdbIndex":
         """Put an index from `build` in the place it was built for, and open it there.
 
-        Closes this object.  The index that was there must be closed; it is replaced in
-        one step, so that after a power cut either the old or the new one is there.
+        Closes this object.  The index that was there may be open until the new one is:
+        it keeps its file, whose name it loses, and must not be written any more.  It is
+        replaced in one step: after a power cut either the old or the new one is there.
 
         Raises:
             IndexDamaged: If LMDB refuses.
@@ -172,6 +173,14 @@ class LmdbIndex:
         disk.sync_directory(path)
         disk.sync_directory(os.path.dirname(path) or ".")
         return type(self)(path, disk=disk, map_bytes=map_bytes)
+
+    def discard(self) -> None:
+        """Close an index from `build`, and remove what is left of it, for its room."""
+        assert not self._is_placed, f"{self._path} is in its place"
+        self.close()
+        for name in (BUILD_FILE, _BUILD_LOCK_FILE):
+            with suppress(OSError):
+                _unlink_if_there(self._disk, f"{self._path}/{name}")
 
     @property
     def path(self) -> str:
