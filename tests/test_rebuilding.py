@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from driver_helpers import Driven
 
 import wheeldb
 from wheeldb import NewTask, TaskState
@@ -465,3 +466,29 @@ def test_lmdbs_bad_file_stays_open_until_the_new_one_is(
     with wheeldb.open(tmp_path / "store", driver=False) as db:
         assert db.statistics().pending_count == 2_002
         assert db.check() == []
+
+
+def test_the_driver_tries_again_every_ten_seconds_and_starts_tasks_meanwhile() -> None:
+    with Driven() as driven:
+        db = driven.db
+        db.schedule("a", delay=100, id="due")
+        db.schedule("a", delay=3600, id="later")
+        driven.disk.fail("index", errno.EIO, forever=True)
+        driven.let_pass(70)
+        with pytest.raises(wheeldb.IndexUnavailable):
+            db.schedule("a", delay=1)
+
+        woken = driven.wakeups
+        driven.let_pass(60)
+        # Tries and their ends, the task, and the elapsed mark.
+        assert driven.wakeups - woken < 30
+        [lease] = db.lease()
+        assert lease.id == "due"
+        lease.ack()
+
+        driven.disk.heal()
+        driven.let_pass(10)
+        assert db.statistics().index_rebuilds == 1
+        assert driven.db._driver is not None
+        assert driven.db._driver.failure is None
+        db.schedule("a", delay=1)
