@@ -42,6 +42,7 @@ VOUCH = {
     "closed_lsn": 900,
     "place": [2_049, 1_310],
     "proven_lsn": 900,
+    "segment": 7,
     "starts": 1,
     "time_namespace": "4026",
 }

@@ -703,3 +703,112 @@ def test_a_process_that_dies_young_again_and_again_leaves_few_segments() -> None
     assert db.statistics().pending_count == 200
     assert db.check() == []
     db.close()
+
+
+# The last segment, which no other one names.
+
+
+def begun_by(step: str, disk: CrashableDisk, clock: ManualClock) -> WheelDB:
+    """Return a store whose last segment was begun by a step, with a task in it."""
+    db = open_store(disk, clock)
+    name = segments_of(disk)[-1]
+    while segments_of(disk)[-1] == name:
+        db.schedule("a", "x" * 8_000, delay=60)
+    if step.startswith("opening"):
+        if step.endswith("close"):
+            db.close()
+        else:
+            disk.crash("none")
+            clock.reboot(off=1)
+        db = open_store(disk, clock)
+    return db
+
+
+@pytest.mark.parametrize("is_indexed", [True, False])
+@pytest.mark.parametrize(
+    "step", ["opening after a cut", "opening after a close", "rotation"]
+)
+def test_a_log_without_its_last_segment_is_refused_again_and_again(
+    disk: CrashableDisk, clock: ManualClock, step: str, is_indexed: bool
+) -> None:
+    db = begun_by(step, disk, clock)
+    db.schedule("a", id="acknowledged", delay=60)
+    db.poll()
+    disk.crash("none")
+    clock.reboot(off=1)
+    disk.unlink(segments_of(disk)[-1])
+    if not is_indexed:
+        disk.indexes.clear()
+
+    for readonly in (True, False, False):
+        with pytest.raises(CorruptionError, match=r"last segment .* missing"):
+            open_store(disk, clock, readonly=readonly)
+        disk.kill()
+
+
+def test_after_a_close_the_last_segment_is_known(
+    disk: CrashableDisk, clock: ManualClock
+) -> None:
+    begun_by("rotation", disk, clock).close()
+    disk.indexes.clear()
+    disk.unlink(segments_of(disk)[-1])
+
+    with pytest.raises(CorruptionError, match=r"last segment .* missing"):
+        open_store(disk, clock)
+
+
+def test_a_replay_tells_that_the_last_segment_is_gone(
+    disk: CrashableDisk, clock: ManualClock
+) -> None:
+    db = begun_by("rotation", disk, clock)
+    lsn = last_lsn(db)
+    disk.crash("none")
+    disk.unlink(segments_of(disk)[-1])
+
+    with pytest.raises(CorruptionError, match=r"last segment .* missing"):
+        wheeldb.replay(STORE, disk=disk)
+    [dropped] = wheeldb.replay(STORE, disk=disk, salvage=True, to="/saved").dropped
+    assert "last segment" in dropped
+    # What lies before it is not concerned.
+    assert wheeldb.replay(STORE, disk=disk, until=2).last_lsn < lsn
+
+
+@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EIO])
+def test_a_rotation_that_can_not_be_noted_goes_on(
+    disk: CrashableDisk, clock: ManualClock, code: int
+) -> None:
+    db = open_store(disk, clock)
+    disk.fail("open", code, forever=True, path="VOUCH")
+    for number in range(40):
+        db.schedule("a", "x" * 5_000, delay=60, id=f"id-{number}")
+    assert len(segments_of(disk)) > 2
+    disk.heal()
+    disk.crash("none")
+    clock.reboot(off=1)
+
+    assert len(ids_of(open_store(disk, clock))) == 40
+
+
+@pytest.mark.parametrize("profile", HONEST_PROFILES)
+def test_a_crash_at_every_operation_of_a_rotation(profile: str) -> None:
+    operation, is_through = 0, False
+    while not is_through:
+        operation += 1
+        disk, clock = CrashableDisk(operation), ManualClock()
+        db = open_store(disk, clock)
+        for number in range(6):
+            db.schedule("a", "x" * 5_000, delay=60, id=f"id-{number}")
+        before = len(segments_of(disk))
+
+        def rotate(db: WheelDB = db) -> None:
+            for number in range(8):
+                db.schedule("b", "x" * 5_000, delay=60, id=f"more-{number}")
+
+        is_through = run_until_cut(disk, operation, rotate)
+        assert not is_through or len(segments_of(disk)) > before
+        disk.crash(profile)
+        clock.reboot(off=1)
+
+        found = ids_of(open_store(disk, clock))
+
+        assert len([name for name in found if name.startswith("id-")]) == 6

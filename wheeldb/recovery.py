@@ -12,6 +12,7 @@ Which of the steps has changed what, when the power goes:
 3. The ``opened`` event takes a number that cannot have been handed out, names the
    clock's anchor, and ends the attempts of the process before.  It becomes durable with
    the new segment that the repair begins: from here on the opening has happened.
+4. VOUCH names that segment; nothing is accepted before.
 
 A store is made in the same way, in a directory that exists; FORMAT comes last and is
 the commit.  Reading only changes nothing on the disk and takes no lock.
@@ -20,8 +21,10 @@ This module opens; it does not serve.  ``replay.py`` and ``planting.py`` make st
 what is left of others.
 """
 
+from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import partial
 
 from wheeldb.clock import Clock, Reading
 from wheeldb.clock.hlc import HybridClock
@@ -59,7 +62,13 @@ from wheeldb.log.segment import Entropy, list_segments
 from wheeldb.log.snapshot import list_snapshots
 from wheeldb.log.writer import LogWriter
 from wheeldb.report import RecoveryReport, creation_report, opening_report
-from wheeldb.vouch import Vouch, place_of, read_vouch, write_vouch
+from wheeldb.vouch import (
+    Vouch,
+    place_of,
+    read_vouch,
+    require_last_segment,
+    write_vouch,
+)
 
 __all__ = (
     "Options",
@@ -148,12 +157,13 @@ def create_store(
         undone.callback(writer.close)
         digests = Digests()
         write_index(state, digests)
-        _vouch(disk, layout, clock, None, state.last_lsn, starts=0)
+        note = partial(_vouch, disk, layout, clock, None, state.last_lsn, 0)
+        note(writer.position.header.number)
         sync_names(disk, layout)
         write_format(disk, layout, database)
         engine = _assemble(
             disk, layout, database, clock, keeper, hlc, state, decider, writer,
-            digests, options, checkpoint_lsn=state.last_lsn,
+            digests, options, checkpoint_lsn=state.last_lsn, note_segment=note,
         )  # fmt: skip
         undone.pop_all()
     report = creation_report(engine, (clock.process_ns() - start_ns) / 1e9)
@@ -176,13 +186,16 @@ def open_store(
         disk.make_directory(directory)
     sync_names(disk, layout)
     vouch = read_vouch(disk, layout)
+    require_last_segment(disk, layout, vouch)
     is_vouched = vouch is not None and vouch.is_good(clock, place_of(disk, layout.path))
     starts = 0
     if vouch is not None and is_vouched and vouch.closed_lsn is None:
         starts = vouch.starts + 1
     # Before the index is opened: it may be the last thing that this process does.
-    written = (vouch.checkpoint_lsn if vouch is not None else 0, starts)
-    _vouch(disk, layout, clock, vouch, written[0], starts=starts)
+    checkpoint_lsn, segment = 0, 0
+    if vouch is not None:
+        checkpoint_lsn, segment = vouch.checkpoint_lsn, vouch.segment
+    _vouch(disk, layout, clock, vouch, checkpoint_lsn, starts, segment)
     with ExitStack() as undone:
         folded = fold_store(
             disk, layout, database, _fold_options(options, vouch, is_vouched)
@@ -192,11 +205,12 @@ def open_store(
             starts = 0
         elif vouch is not None and vouch.checkpoint_lsn != folded.checkpoint_lsn:
             starts = min(starts, 1)
-        if (folded.checkpoint_lsn, starts) != written:
-            _vouch(disk, layout, clock, vouch, folded.checkpoint_lsn, starts=starts)
         mend_format(disk, layout, database)
+        note = partial(
+            _vouch, disk, layout, clock, vouch, folded.checkpoint_lsn, starts
+        )
         engine, report = _open_folded(
-            disk, layout, database, clock, options, folded, start_ns
+            disk, layout, database, clock, options, folded, note, start_ns
         )
         undone.pop_all()
     return Recovered(engine=engine, report=report)
@@ -209,6 +223,7 @@ def _open_folded(
     clock: Clock,
     options: Options,
     folded: Folded,
+    note_segment: Callable[[int], None],
     start_ns: int,
 ) -> tuple[Engine, RecoveryReport]:
     """Begin to write behind what was folded."""
@@ -246,10 +261,11 @@ def _open_folded(
     )
     with ExitStack() as undone:
         undone.callback(repaired.writer.close)
+        note_segment(repaired.writer.position.header.number)
         engine = _assemble(
             disk, layout, database, clock, keeper, hlc, state, decider,
             repaired.writer, folded.digests, options,
-            checkpoint_lsn=folded.checkpoint_lsn,
+            checkpoint_lsn=folded.checkpoint_lsn, note_segment=note_segment,
         )  # fmt: skip
         undone.pop_all()
     if not end.is_clean and not is_same_boot:
@@ -312,6 +328,7 @@ def read_store(
         CorruptionError, FormatError, OSError: As ``open_store``.
     """
     vouch = read_vouch(disk, layout)
+    require_last_segment(disk, layout, vouch)
     is_vouched = vouch is not None and vouch.is_good(clock, place_of(disk, layout.path))
     fold_options = _fold_options(options, vouch, is_vouched, is_readonly=True)
     folded = fold_store(disk, layout, database, fold_options)
@@ -370,8 +387,8 @@ def _vouch(
     clock: Clock,
     before: Vouch | None,
     checkpoint_lsn: int,
-    *,
     starts: int,
+    segment: int,
 ) -> None:
     """Write down that the index is open; what was proven stays so."""
     write_vouch(
@@ -382,6 +399,7 @@ def _vouch(
         proven_lsn=_proven_lsn(before),
         checkpoint_lsn=checkpoint_lsn,
         starts=starts,
+        segment=segment,
     )
 
 
@@ -434,6 +452,7 @@ def _assemble(
     options: Options,
     *,
     checkpoint_lsn: int,
+    note_segment: Callable[[int], None],
 ) -> Engine:
     now = keeper.now(clock.read())
     window = Window(state.lanes, options.window_max, now.elapsed_ms, now.wall_ms)
@@ -453,6 +472,7 @@ def _assemble(
         durable_lsn=writer.last_lsn,
         reserve=reserve,
         ballast=ballast,
+        note_segment=note_segment,
     )
     # Every lane begins unloaded; the window fills up in steps.
     for lane in state.lanes.numbers.values():

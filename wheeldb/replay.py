@@ -60,7 +60,7 @@ from wheeldb.log.wreck import Wreck
 from wheeldb.planting import Origin, Planting
 from wheeldb.salvage import apply_what_fits
 from wheeldb.scratch import scratch_index, temporary_directory
-from wheeldb.vouch import read_vouch
+from wheeldb.vouch import read_vouch, require_last_segment
 
 __all__ = ("ReplayReport", "replay")
 
@@ -247,7 +247,7 @@ class _Replay:
         self._events = 0
         self._torn_bytes = 0
         self._bound = 0
-        vouch = read_vouch(disk, layout)
+        self._vouch = vouch = read_vouch(disk, layout)
         self._proven_lsn = (
             max(vouch.proven_lsn, vouch.closed_lsn or 0) if vouch is not None else 0
         )
@@ -295,6 +295,7 @@ class _Replay:
             if not self._fold_frame(frame):
                 self._pass_over_the_rest()
                 return
+        require_last_segment(self._disk, layout, self._vouch)
         self._torn_bytes = scan.end.torn_bytes
         self._bound = scan.end.bound_highest
 
@@ -408,6 +409,11 @@ class _Replay:
                 self._pass_over_the_rest()
                 break
         self._dropped += wreck.dropped
+        if is_complete:
+            try:
+                require_last_segment(self._disk, self._layout, self._vouch)
+            except CorruptionError as error:
+                self._dropped.append(f"{error.path}: {error.reason}")
         self._torn_bytes = wreck.torn_bytes
         if is_complete and not self._events and not lsns and not wreck.segments:
             self._dropped.append(

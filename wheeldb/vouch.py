@@ -1,12 +1,12 @@
-"""VOUCH: who opened the index last, and how that ended.
+"""VOUCH: who opened the index last, how that ended, and how far the log went.
 
 The index is used unchecked when somebody vouches for its file: a clean close, or the
 same boot of the machine, since what a killed process wrote is still in the page cache.
 One line of JSON and its CRC, beside the index::
 
     {"boot_id": "5f0c…", "boottime_ms": 81234, "checkpoint_lsn": 900,
-     "closed_lsn": null, "place": [2049, 1310], "proven_lsn": 900, "starts": 1,
-     "time_namespace": "4026…"}
+     "closed_lsn": null, "place": [2049, 1310], "proven_lsn": 900, "segment": 7,
+     "starts": 1, "time_namespace": "4026…"}
     7d01a2c4
 
 - ``closed_lsn`` is the log's end at a clean close, ``null`` while a store is open.
@@ -14,9 +14,14 @@ One line of JSON and its CRC, beside the index::
 - ``starts`` counts openings in a row that relied on the same boot, without a checkpoint
   (``checkpoint_lsn``) in between.  A page that kills the process would do so each time;
   at the third the index is read by a child process first.
+- ``segment`` is the number of the log's last segment. Each segment says where the one
+  before it ends; that the last one was ever there, nobody else would know. It is noted
+  once the segment is durable, by an opening before anything is accepted, by a rotation
+  before a frame goes into the new segment.
 
-A file that is missing, blank or damaged vouches for nothing.  This module does not look
-at the index itself.
+A file that is missing, blank or damaged vouches for nothing; then a last segment that
+is gone shows only if a checkpoint, a snapshot or a close behind its beginning is left.
+This module does not look at the index itself.
 """
 
 import json
@@ -25,9 +30,11 @@ from dataclasses import dataclass
 
 from wheeldb.clock import Clock
 from wheeldb.disk import Disk, replace_file
+from wheeldb.errors import CorruptionError
 from wheeldb.layout import Layout
+from wheeldb.log.segment import list_segments
 
-__all__ = ("Vouch", "place_of", "read_vouch", "write_vouch")
+__all__ = ("Vouch", "place_of", "read_vouch", "require_last_segment", "write_vouch")
 
 STARTS_MAX = 2
 _FILE_BYTES_MAX = 4096
@@ -45,6 +52,7 @@ class Vouch:
     proven_lsn: int
     checkpoint_lsn: int
     starts: int
+    segment: int
 
     def is_good(self, clock: Clock, place: tuple[int, int]) -> bool:
         """Return whether the index may be used unchecked now, at this place."""
@@ -96,9 +104,10 @@ def _vouch_of(fields: object) -> Vouch | None:
             "closed_lsn": None | int() as closed_lsn,
             "place": [int(device), int(inode)],
             "proven_lsn": int(proven_lsn),
+            "segment": int(segment),
             "starts": int(starts),
             "time_namespace": str(time_namespace),
-        } if min(boottime_ms, checkpoint_lsn, proven_lsn, starts) >= 0:
+        } if min(boottime_ms, checkpoint_lsn, proven_lsn, segment, starts) >= 0:
             return Vouch(
                 boot_id=boot_id,
                 time_namespace=time_namespace,
@@ -108,6 +117,7 @@ def _vouch_of(fields: object) -> Vouch | None:
                 proven_lsn=proven_lsn,
                 checkpoint_lsn=checkpoint_lsn,
                 starts=starts,
+                segment=segment,
             )
     return None
 
@@ -121,6 +131,7 @@ def write_vouch(
     proven_lsn: int,
     checkpoint_lsn: int,
     starts: int,
+    segment: int,
 ) -> None:
     """Write down durably who has the index open, or how that ended.
 
@@ -134,11 +145,28 @@ def write_vouch(
         "closed_lsn": closed_lsn,
         "place": list(place_of(disk, layout.path)),
         "proven_lsn": proven_lsn,
+        "segment": segment,
         "starts": starts,
         "time_namespace": clock.time_namespace,
     }
     line = json.dumps(fields, sort_keys=True).encode()
     replace_file(disk, layout.vouch, line + b"\n" + _crc(line))
+
+
+def require_last_segment(disk: Disk, layout: Layout, vouch: Vouch | None) -> None:
+    """Refuse a log whose last segments are gone; read VOUCH before.
+
+    Raises:
+        CorruptionError: If there are segments, but not the last one that was noted.
+    """
+    is_there = disk.info(layout.log) is not None
+    names = list_segments(disk, layout.log) if is_there else []
+    if vouch is not None and names and names[-1].number < vouch.segment:
+        raise CorruptionError(
+            f"the last segment is number {vouch.segment} by {layout.vouch}: those "
+            "behind this one are missing",
+            path=f"{layout.log}/{names[-1].file_name}",
+        )
 
 
 def _crc(line: bytes) -> bytes:

@@ -42,6 +42,7 @@ later call ``StorePoisoned``. What was not durable by then is never shown.
 
 import threading
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 
 from wheeldb.clock import Clock
 from wheeldb.clock.hlc import HybridClock
@@ -74,7 +75,7 @@ from wheeldb.errors import (
 )
 from wheeldb.log.frame import FrameType, lsn_bound
 from wheeldb.log.reserve import Ballast, Reserve
-from wheeldb.log.segment import LogSyncError
+from wheeldb.log.segment import LogSyncError, SegmentHeader
 from wheeldb.log.writer import LogStatistics, LogWriter, Position
 
 __all__ = ("Call", "Committer", "Need")
@@ -99,6 +100,7 @@ class Committer:
         durable_lsn: int,
         reserve: Reserve | None,
         ballast: Ballast | None,
+        note_segment: Callable[[int], None],
     ) -> None:
         self.state = state
         self.writer = writer
@@ -114,6 +116,10 @@ class Committer:
         # Called with the lock held, whenever events have become visible.
         self.on_settled: Callable[[], None] = lambda: None
         self._is_closed = False
+        # Lets it be known outside of the log that a segment is there: the header of the
+        # last one that is, and what tells a number.
+        self._noted = writer.position.header
+        self._note_segment = note_segment
         # No unsynced event takes a number at or above it.
         self._bound = writer.position.bound
         # By whether they are synced.
@@ -384,6 +390,9 @@ class Committer:
             if writer.must_rotate(len(payload)):
                 writer.rotate()
                 self._note_durable(writer.position)
+        # Asked for each frame: an interrupt may have come between it and the rotation.
+        if writer.position.header is not self._noted:
+            self._note_last_segment(writer.position.header)
         group.placed = writer.place(
             group.kind,
             payload,
@@ -395,6 +404,12 @@ class Committer:
             align=not self.room.is_tight or group.need() < Need.RESERVE,
         )
         group.step = PLACED
+
+    def _note_last_segment(self, header: SegmentHeader) -> None:
+        # A guard against what no crash does: without it the store is as durable.
+        with suppress(OSError):
+            self._note_segment(header.number)
+        self._noted = header
 
     def _make_synced(self, group: Group) -> None:
         """Leave it to the turn to begin a segment or raise the bound."""
