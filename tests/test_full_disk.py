@@ -353,6 +353,24 @@ def test_a_store_opens_on_a_full_disk(flash: bool, closed: bool) -> None:
     bench.db.close()
 
 
+@pytest.mark.parametrize("room", ["ballast", "reserve"])
+def test_room_whose_length_is_lost_is_given_up_as_well(room: str) -> None:
+    bench = Bench()
+    bench.db.schedule("a", delay=1, id="a")
+    bench.disk.kill()
+    # A power cut may keep the blocks of a file and lose how long it was.
+    for name in ("ballast", "reserve"):
+        handle = bench.disk.open(f"/store/log/{name}")
+        bench.disk.truncate(handle, 0)
+        if name == room:
+            assert bench.disk.allocate(handle, 0, SEGMENT_BYTES)
+        bench.disk.sync(handle)
+        bench.disk.close(handle)
+    bench.leave(0)
+
+    assert bench.open().get("a") is not None
+
+
 def test_a_store_that_can_not_open_for_want_of_room_says_so() -> None:
     bench = Bench()
     bench.db.schedule("a", delay=1, id="a")

@@ -17,6 +17,7 @@ import os
 import posixpath
 import re
 import sys
+from collections.abc import Iterator
 from datetime import datetime
 from functools import partial
 from typing import TypedDict, Unpack
@@ -165,6 +166,7 @@ def open_store(path: str | os.PathLike[str], **options: Unpack[OpenOptions]) -> 
         return _open_readonly(disk, layout, clock, entropy, settings)
     _prepare_directory(disk, layout, create)
     lock = _lock(disk, layout, clock)
+    room = _giving_room(disk, layout)
     try:
         while True:
             try:
@@ -174,7 +176,9 @@ def open_store(path: str | os.PathLike[str], **options: Unpack[OpenOptions]) -> 
             except OSError as error:
                 if error.errno not in NO_ROOM or isinstance(error, _FINAL):
                     raise
-                if not _give_room(disk, layout):
+                for _ in room:
+                    break
+                else:
                     raise StorageFullError(
                         error.errno,
                         f"no room to open {layout.path}; free some",
@@ -185,26 +189,24 @@ def open_store(path: str | os.PathLike[str], **options: Unpack[OpenOptions]) -> 
         raise
 
 
-def _give_room(disk: Disk, layout: Layout) -> bool:
-    """Free what an opening before has set apart; return whether there was any.
+def _giving_room(disk: Disk, layout: Layout) -> Iterator[None]:
+    """Free what an opening before has set apart; yield after each piece.
 
     First what a crash left of a snapshot, which nobody needs. Then the ballast, as for
     anything that ends no task. Then the reserve, since no task is ended in a store that
-    doesn't open.
+    doesn't open. A power cut may have left either with its blocks and without length.
     """
     is_there = disk.info(layout.snapshots) is not None
     if is_there and remove_unfinished(disk, layout.snapshots):
-        return True
+        yield
     for path in (layout.ballast, layout.reserve):
-        info = disk.info(path)
-        if info is not None and info.size:
+        if disk.info(path) is not None:
             handle = disk.open(path)
             try:
                 disk.truncate(handle, 0)
             finally:
                 disk.close(handle)
-            return True
-    return False
+            yield
 
 
 def _flag(name: str, value: object) -> bool:
