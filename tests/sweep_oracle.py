@@ -32,8 +32,8 @@ DEEP_PROFILES = frozenset({"lying_sync", "damage"})
 LOUD = (wheeldb.CorruptionError, wheeldb.FormatError)
 
 _EXPLAINED = re.compile(
-    r"LOCK|FORMAT|log/\d{8}-[0-9a-f]{16}\.seg|log/reserve|log/ballast|index/VOUCH"
-    r"|snapshots/[0-9a-z-]+\.snap|aside/\d{8}-[0-9a-f]{16}\.seg\.torn"
+    r"LOCK|FORMAT|log/\d{8}-[0-9a-f]{16}\.seg|log/reserve|log/ballast|log/spare"
+    r"|index/VOUCH|snapshots/[0-9a-z-]+\.snap|aside/\d{8}-[0-9a-f]{16}\.seg\.torn"
 )
 _NEW_ID = "written after the cut"
 _FAR_AHEAD_S = 10**8

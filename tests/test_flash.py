@@ -8,10 +8,12 @@ touch that block. And the power is cut in such calls, which may damage the surro
 
 from collections.abc import Callable
 from contextlib import suppress
+from itertools import islice
 
 import pytest
 
 import wheeldb
+from wheeldb.log.spare import put_back
 from wheeldb.testing import CrashableDisk, ManualClock, PowerCut
 
 BLOCK_BYTES = 4096
@@ -94,3 +96,66 @@ def test_a_power_cut_takes_nothing_that_was_acknowledged(
     tasks = map(db.get, ("done", "cancelled", "kept"))
     states = [None if task is None else task.state for task in tasks]
     assert states == ["done", "cancelled", "scheduled"]
+
+
+def full_store(disk: CrashableDisk, clock: ManualClock) -> wheeldb.WheelDB:
+    """Return a store on a full disk, whose frames share blocks."""
+    db = wheeldb.open("/store", clock=clock, disk=disk, driver=False)
+    for number in range(12):
+        db.schedule("later", delay=3600, id=f"later-{number}")
+    disk.full(10**12)
+    disk.full(10**12 - disk.free_bytes())
+    with suppress(wheeldb.StorageFullError):
+        for _ in range(10_000):
+            db.schedule("filler", "x" * 3_000, delay=3600)
+    while not db._engine.committer.room.is_tight:
+        # What needs no new block is padded, as long as there are blocks with zeros.
+        db.cancel(next(db.tasks(name="filler")).id)
+    return db
+
+
+@pytest.mark.parametrize("operation", range(1, 9))
+@pytest.mark.parametrize("seed", range(20))
+def test_nor_on_a_full_disk_where_frames_share_their_blocks(
+    operation: int, seed: int
+) -> None:
+    clock, disk = ManualClock(), CrashableDisk(seed=seed, flash=True)
+    db = full_store(disk, clock)
+    numbers = iter(range(12))
+    for number in islice(numbers, 5):
+        db.cancel(f"later-{number}")
+    assert db._engine.committer.writer.position.offset % BLOCK_BYTES
+    disk.crash_at(operation)
+    with suppress(PowerCut):
+        for number in numbers:
+            db.cancel(f"later-{number}")
+    assert disk.is_cut
+    disk.crash("block")
+    clock.reboot(off=1)
+
+    db = wheeldb.open("/store", clock=clock, disk=disk, driver=False)
+
+    left = {task.id for task in db.tasks(name="later")} - {f"later-{number}"}
+    assert left == {f"later-{n}" for n in range(number + 1, 12)}
+    disk.full(None)
+    assert db.check() == []
+
+
+def test_a_copy_of_a_block_is_put_back_once_and_of_another_segment_never() -> None:
+    clock, disk = ManualClock(), CrashableDisk(flash=True)
+    db = full_store(disk, clock)
+    db.cancel("later-0")
+    db.cancel("later-1")
+    position = db._engine.committer.writer.position
+    path = db._engine.committer.writer.path
+    begin = position.offset // BLOCK_BYTES * BLOCK_BYTES
+    disk.crash("none")
+    assert not put_back(disk, "/store/log")
+    disk.corrupt(path, begin, 8)
+
+    assert put_back(disk, "/store/log")
+    assert not put_back(disk, "/store/log")
+    wheeldb.open("/store", clock=clock, disk=disk, driver=False)
+    disk.crash("none")
+    disk.corrupt(path, begin, 8)
+    assert not put_back(disk, "/store/log")

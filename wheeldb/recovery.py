@@ -60,6 +60,7 @@ from wheeldb.log.repair import Opening, WriterOptions, create, repair
 from wheeldb.log.reserve import Ballast, Reserve
 from wheeldb.log.segment import Entropy, list_segments
 from wheeldb.log.snapshot import list_snapshots
+from wheeldb.log.spare import SpareBlock, put_back
 from wheeldb.log.writer import LogWriter
 from wheeldb.report import RecoveryReport, creation_report, opening_report
 from wheeldb.vouch import (
@@ -177,7 +178,7 @@ def open_store(
 
     Raises:
         CorruptionError: If there is damage that no crash explains; no byte of the log
-            or a snapshot was changed.
+            or a snapshot was changed, but for a block that was kept (log/spare.py).
         FormatError: If something in it was written by a newer release.
         OSError: As the disk says.
     """
@@ -187,6 +188,7 @@ def open_store(
     sync_names(disk, layout)
     vouch = read_vouch(disk, layout)
     require_last_segment(disk, layout, vouch)
+    put_back(disk, layout.log)
     is_vouched = vouch is not None and vouch.is_good(clock, place_of(disk, layout.path))
     starts = 0
     if vouch is not None and is_vouched and vouch.closed_lsn is None:
@@ -457,10 +459,12 @@ def _assemble(
     now = keeper.now(clock.read())
     window = Window(state.lanes, options.window_max, now.elapsed_ms, now.wall_ms)
     decider.window = window
-    reserve = ballast = None
+    reserve = ballast = spare = None
     if options.reserve:
         reserve = Reserve(disk, layout.reserve)
         ballast = Ballast(disk, layout.ballast, options.segment_bytes)
+        if options.block_align:
+            spare = SpareBlock(disk, layout.log)
     committer = Committer(
         state,
         window,
@@ -472,6 +476,7 @@ def _assemble(
         durable_lsn=writer.last_lsn,
         reserve=reserve,
         ballast=ballast,
+        spare=spare,
         note_segment=note_segment,
     )
     # Every lane begins unloaded; the window fills up in steps.

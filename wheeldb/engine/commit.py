@@ -76,6 +76,7 @@ from wheeldb.errors import (
 from wheeldb.log.frame import FrameType, lsn_bound
 from wheeldb.log.reserve import Ballast, Reserve
 from wheeldb.log.segment import LogSyncError, SegmentHeader
+from wheeldb.log.spare import SpareBlock
 from wheeldb.log.writer import LogStatistics, LogWriter, Position
 
 __all__ = ("Call", "Committer", "Need")
@@ -100,12 +101,13 @@ class Committer:
         durable_lsn: int,
         reserve: Reserve | None,
         ballast: Ballast | None,
+        spare: SpareBlock | None,
         note_segment: Callable[[int], None],
     ) -> None:
         self.state = state
         self.writer = writer
         self.hlc = hlc
-        self.room = Room(reserve, ballast)
+        self.room = Room(reserve, ballast, spare)
         decider.reserve = self.room.require
         self.lock = threading.RLock()
         self.pen = threading.RLock()
@@ -365,6 +367,8 @@ class Committer:
                     self._place(group)
                 placed = group.placed
                 if placed is not None:
+                    if self.room.is_tight:
+                        self.room.keep_block(placed)
                     self.writer.write(placed)
                     self.writer.landed(placed)
                     group.step = WRITTEN
@@ -401,7 +405,7 @@ class Committer:
             group.hlc,
             self.durable_lsn,
             lsn_bound(last_lsn),
-            align=not self.room.is_tight or group.need() < Need.RESERVE,
+            align=not self.room.is_shared(group.need()),
         )
         group.step = PLACED
 

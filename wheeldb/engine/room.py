@@ -8,14 +8,20 @@
 
 New tasks are taken only while ballast and reserve are held: what was given up is made
 again before the next one is accepted. Whoever calls ``require`` holds the state's
-lock, whoever calls ``give`` the pen.
+lock, whoever calls ``give`` or ``keep_block`` the pen.
 """
 
 import errno
+from typing import TYPE_CHECKING
 
 from wheeldb.engine.group import Need
 from wheeldb.errors import StorageFullError
 from wheeldb.log.reserve import Ballast, Reserve
+from wheeldb.log.segment import BLOCK_BYTES
+from wheeldb.log.spare import SpareBlock
+
+if TYPE_CHECKING:
+    from wheeldb.log.writer import Placed
 
 __all__ = ("Room",)
 
@@ -26,14 +32,22 @@ ROOM_BYTES = 2**20
 class Room:
     """The reserve and the ballast of one store; either may be missing.
 
+    So may the spare block, where writing a block again does it no harm.
+
     Attributes:
         is_tight: Whether the disk was full and what was given up is not made again:
             what ends a task is then written without padding, as it was reserved.
     """
 
-    def __init__(self, reserve: Reserve | None, ballast: Ballast | None) -> None:
+    def __init__(
+        self,
+        reserve: Reserve | None,
+        ballast: Ballast | None,
+        spare: SpareBlock | None,
+    ) -> None:
         self._reserve = reserve
         self._ballast = ballast
+        self._spare = spare
         # What is held is enough for so many tasks, and not too much for so many.
         self._tasks_least = 0
         self._tasks_most = -1
@@ -79,7 +93,7 @@ class Room:
         self._tasks_most = -1
         if need == Need.REFUSE:
             return False
-        self.is_tight = True
+        self.is_tight = self.is_kept
         if (
             need == Need.RESERVE
             and self._reserve is not None
@@ -93,8 +107,25 @@ class Room:
         self._tasks_most = -1
         return self._ballast is not None and self._ballast.release()
 
+    def is_shared(self, need: Need) -> bool:
+        """Return whether a frame goes into the block that holds the one before."""
+        if not self.is_tight or need < Need.RESERVE:
+            return False
+        return self._spare is None or self._spare.is_there
+
+    def keep_block(self, placed: "Placed") -> None:
+        """Keep what lies before a frame in its block, which is written again.
+
+        Raises:
+            LogSyncError: If the sync failed.
+            OSError: If it could not be written.
+        """
+        if self._spare is not None and placed.offset % BLOCK_BYTES:
+            before = placed.before
+            self._spare.keep(before.fd, before.header.salt, placed.offset)
+
     def close(self) -> None:
         """Close the files; their blocks stay allocated."""
-        for file in (self._reserve, self._ballast):
+        for file in (self._reserve, self._ballast, self._spare):
             if file is not None:
                 file.close()

@@ -14,6 +14,7 @@ The rooms, bottom up:
     wreck      read on past damage, to salvage what is whole
     snapshot   a compacted log in one file
     reserve    room kept for the events that must never fail
+    spare      a copy of the last block, while that is written again
 
 The log knows bytes and numbers. It does not know what a task is, when anything is
 due, or which index reads it.
