@@ -1,108 +1,130 @@
-"""One slice of one scenario, from its name to its counts.
+"""One slice, from its name to its line.
 
-A slice is a value that another process can be given. It is run with what is in the
-checkout's `tests`, and what comes back is a line for the record.
+A slice is a value that another process can be given. The sweeps are those of the
+checkout's `tests`; the other kinds are runs of other tools, see `rigs`. What comes back
+is a line for the record.
 """
 
+import os
 import sys
-import time
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
+from tools.proof import rigs
 from tools.proof.record import PASSED, Line
+from wheeldb.layout import FORMAT_VERSION
 
 ROOT = Path(__file__).parent.parent.parent
 sys.path.insert(0, str(ROOT / "tests"))
 
 from sweep_errors import faults_of, try_fault  # noqa: E402
 from sweep_run import MEDIA, Part, ScenarioSweep  # noqa: E402
-from sweep_scenarios import SCENARIOS  # noqa: E402
+from sweep_scenarios import SCENARIOS, Scenario  # noqa: E402
 
-from wheeldb.testing import CrashFound  # noqa: E402
+__all__ = ("ALL", "ROOT", "SCENARIO_NAMES", "Slice", "run_slice")
 
-__all__ = ("KINDS", "Slice", "run_slice", "slices_of")
-
-KINDS = ("cuts", "faults")
-
-BY_NAME = {scenario.name: scenario for scenario in SCENARIOS}
+ALL = "all"
+SCENARIO_NAMES = tuple(scenario.name for scenario in SCENARIOS)
+# The rest of a very long text says no more.
+VERDICT_CHARACTERS_MAX = 2_000
 
 
 class Slice(NamedTuple):
-    """What is to be tried."""
+    """What is to be tried.
+
+    Attributes:
+        kind: See the package.
+        of: One scenario, one file system, or all there is.
+        seed: Of everything that is drawn.
+        slice_number: This slice
+        slice_count: of so many; together they are everything.
+    """
 
     kind: str
-    commit: str
+    of: str
     seed: int
-    scenario: str
-    medium: str
     slice_number: int
     slice_count: int
 
     def line(self) -> Line:
         """Return how a record names it."""
-        names = ("kind", "commit", "seed", "scenario", "medium", "slice", "slices")
-        return dict(zip(names, self, strict=True))
+        return dict(zip(("kind", "of", "seed", "slice", "slices"), self, strict=True))
 
 
-def slices_of(
-    kind: str, commit: str, seed: int, scenario: str | None, numbers: range, count: int
-) -> list[Slice]:
-    """Return the slices with these numbers, of one scenario or of all.
+def run_slice(one: Slice, commit: str) -> Line:
+    """Try a slice and return the line for it.
 
     Raises:
-        KeyError: There is no such scenario.
+        CannotRun: The rig for it does not work here.
     """
-    names = list(BY_NAME) if scenario is None else [BY_NAME[scenario].name]
-    media = tuple(MEDIA) if kind == "cuts" else ("disk",)
-    return [
-        Slice(kind, commit, seed, name, medium, number, count)
-        for number in numbers
-        for name in names
-        for medium in media
-    ]
-
-
-def run_slice(one: Slice) -> Line:
-    """Try a slice and return the line for it."""
-    line = one.line()
-    part = Part(
-        slice_number=one.slice_number, slice_count=one.slice_count, seed=one.seed
-    )
-    start_s = time.thread_time()
-    run = _run_cuts if one.kind == "cuts" else _run_faults
-    line["verdict"] = run(one, part, line)
-    line["cpu_seconds"] = round(time.thread_time() - start_s, 2)
+    line = one.line() | {"commit": commit, "format": FORMAT_VERSION}
+    start_s = _cpu_s()
+    counts, verdicts = _RUNS[one.kind](one)
+    line |= counts
+    line["verdict"] = "\n".join(verdicts)[:VERDICT_CHARACTERS_MAX] or PASSED
+    line["cpu_seconds"] = round(_cpu_s() - start_s, 2)
     return line
 
 
-def _run_cuts(one: Slice, part: Part, line: Line) -> str:
-    sweep = ScenarioSweep(BY_NAME[one.scenario], one.medium, part)
-    verdict = PASSED
-    try:
-        sweep.run()
-    except CrashFound as found:
-        verdict = str(found)
-    result = sweep.result
-    line |= {
-        "images": result.images,
-        "deep_images": result.deep_images,
-        "exact": result.verdicts.exact,
-        "refused": result.verdicts.refused,
-    }
-    return verdict
+def _cpu_s() -> float:
+    """Return what this process has used, with the children that it has waited for."""
+    return sum(os.times()[:4])
 
 
-def _run_faults(one: Slice, part: Part, line: Line) -> str:
-    scenario = BY_NAME[one.scenario]
-    tried, verdict = 0, PASSED
-    for fault in faults_of(scenario):
-        if not part.has(f"{scenario.name} {fault}", part.lots):
-            continue
-        tried += 1
-        try:
-            try_fault(scenario, fault)
-        except Exception as error:
-            verdict = f"{fault}: {type(error).__name__}: {error}"
-            break
-    line["faults"] = tried
-    return verdict
+def _part_of(one: Slice) -> Part:
+    return Part(
+        slice_number=one.slice_number, slice_count=one.slice_count, seed=one.seed
+    )
+
+
+def _scenarios_of(one: Slice) -> list[Scenario]:
+    return [scenario for scenario in SCENARIOS if one.of in (ALL, scenario.name)]
+
+
+def _run_cuts(one: Slice) -> rigs.Found:
+    verdicts: list[str] = []
+    counts = dict.fromkeys(("images", "deep_images", "exact", "refused"), 0)
+    for scenario in _scenarios_of(one):
+        for medium in MEDIA:
+            sweep = ScenarioSweep(scenario, medium, _part_of(one))
+            try:
+                sweep.run()
+            except Exception as error:
+                verdicts.append(f"{scenario.name} on {medium}: {_told(error)}")
+            result = sweep.result
+            counts["images"] += result.images
+            counts["deep_images"] += result.deep_images
+            counts["exact"] += result.verdicts.exact
+            counts["refused"] += result.verdicts.refused
+    return counts, verdicts
+
+
+def _run_faults(one: Slice) -> rigs.Found:
+    part, tried, verdicts = _part_of(one), 0, []
+    for scenario in _scenarios_of(one):
+        for fault in faults_of(scenario):
+            if not part.has(f"{scenario.name} {fault}", part.lots):
+                continue
+            tried += 1
+            try:
+                try_fault(scenario, fault)
+            except Exception as error:
+                verdicts.append(f"{scenario.name}, {fault}: {_told(error)}")
+    return {"faults": tried}, verdicts
+
+
+def _told(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}"
+
+
+_RUNS: Mapping[str, Callable[[Slice], rigs.Found]] = {
+    "cuts": _run_cuts,
+    "faults": _run_faults,
+    "powercuts": lambda one: rigs.cut_power(
+        one.of, one.seed * one.slice_count + one.slice_number + 1
+    ),
+    "bitrot": lambda one: rigs.damage_files(one.slice_number + 1, one.slice_count),
+    "index": lambda one: rigs.damage_index(one.slice_number + 1),
+    "mutants": lambda one: rigs.plant(one.slice_number, one.slice_count),
+}
