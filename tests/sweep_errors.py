@@ -33,6 +33,7 @@ SHORT_OPERATIONS = frozenset({"pread", "pwrite"})
 SYNCS = frozenset({"sync", "sync_data", "sync_directory"})
 POISON = (wheeldb.CommitUnknown, wheeldb.StorePoisoned)
 # Errors that need no telling: the call was repeated, or what it was for is a help only.
+# For want of room it is repeated with what was reserved, a rotation as a whole.
 HARMLESS = frozenset(
     {
         ("pread", "short"),
@@ -40,6 +41,8 @@ HARMLESS = frozenset(
         ("pwrite", errno.ENOSPC),
         ("truncate", errno.ENOSPC),
         ("allocate", errno.ENOSPC),
+        ("open", errno.ENOSPC),
+        ("rename", errno.ENOSPC),
     }
 )
 # Where what is written is a help only, or is written again: the index is a cache, VOUCH
