@@ -5,6 +5,7 @@ checkout's `tests`; the other kinds are runs of other tools, see `rigs`. What co
 is a line for the record.
 """
 
+import logging
 import os
 import sys
 from collections.abc import Callable, Mapping
@@ -26,6 +27,8 @@ __all__ = ("ALL", "ROOT", "SCENARIO_NAMES", "Slice", "run_slice")
 
 ALL = "all"
 SCENARIO_NAMES = tuple(scenario.name for scenario in SCENARIOS)
+# A store tells of every index that a fault made it rebuild.
+_NOWHERE = logging.NullHandler()
 # The rest of a very long text says no more.
 VERDICT_CHARACTERS_MAX = 2_000
 
@@ -58,6 +61,7 @@ def run_slice(one: Slice, commit: str) -> Line:
     Raises:
         CannotRun: The rig for it does not work here.
     """
+    logging.getLogger("wheeldb").addHandler(_NOWHERE)
     line = one.line() | {"commit": commit, "format": FORMAT_VERSION}
     start_s = _cpu_s()
     counts, verdicts = _RUNS[one.kind](one)
