@@ -392,6 +392,28 @@ def test_a_rebuild_that_failed_rests_ten_times_as_long_as_it_took(
     db.schedule("a", delay=1)
 
 
+@pytest.mark.parametrize("retry_ms", [0, 10**15], ids=["tried again", "at rest"])
+def test_what_is_refused_for_want_of_an_index_leaves_nothing_in_memory(
+    db: wheeldb.WheelDB, disk: CrashableDisk, retry_ms: int
+) -> None:
+    engine = db._engine
+    disk.fail("index", errno.EIO, forever=True)
+    with pytest.raises(wheeldb.IndexUnavailable):
+        db.checkpoint()
+
+    for _ in range(3):
+        engine.index_retry_ms = retry_ms
+        with pytest.raises(wheeldb.IndexUnavailable):
+            db.schedule("a", delay=60)
+
+    # A traceback would hold all that its frames know: payloads, a folded state.
+    known = engine.index_damage
+    assert known is not None
+    assert (known.__traceback__, known.__cause__, known.__context__) == (None,) * 3
+    disk.heal()
+    engine.index_retry_ms = 0
+
+
 def test_a_store_that_is_closed_without_an_index_opens_with_everything(
     disk: CrashableDisk, clock: ManualClock
 ) -> None:

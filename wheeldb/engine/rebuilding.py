@@ -102,15 +102,18 @@ def _replace(engine: Engine, bad: Index) -> None:
 
 def _go_on_without(engine: Engine, damage: IndexDamaged, begun_ms: int) -> None:
     """Refuse new tasks, and leave the index alone, until it is rebuilt."""
+    # What was raised holds its traceback, and with it all that was folded in vain.
+    known = _anew(damage)
 
     def refuse(count: int) -> None:
-        # Whoever meets this tries to rebuild it, and then asks again.
-        raise damage
+        # Whoever meets this tries to rebuild it, and then asks again. One that is
+        # raised twice would keep the frames, and so the payloads, of every caller.
+        raise _anew(known)
 
     is_first = engine.index_damage is None
     with engine.lock:
         ended_ms = engine.reading().boottime_ms
-        engine.index_damage = damage
+        engine.index_damage = known
         engine.index_retry_ms = ended_ms + REST_FACTOR * (ended_ms - begun_ms)
         engine.decider.reserve = refuse
     if is_first:
@@ -120,6 +123,11 @@ def _go_on_without(engine: Engine, damage: IndexDamaged, begun_ms: int) -> None:
             damage.reason,
         )
         engine.alarm()
+
+
+def _anew(damage: IndexDamaged) -> IndexDamaged:
+    """Return the same damage, never raised yet."""
+    return IndexDamaged(damage.reason, path=damage.path, code=damage.code)
 
 
 def _discard(beside: Index) -> None:
