@@ -11,7 +11,7 @@ from driver_helpers import Driven
 import wheeldb
 from wheeldb import NewTask, TaskState
 from wheeldb.disk import OsDisk
-from wheeldb.index import MemoryIndex
+from wheeldb.index import Index, IndexDamaged, MemoryIndex
 from wheeldb.index.changes import Changes
 from wheeldb.index.keys import (
     BLOCK,
@@ -390,6 +390,37 @@ def test_a_rebuild_that_failed_rests_ten_times_as_long_as_it_took(
         db.schedule("a", delay=1)
     clock.advance(1)
     db.schedule("a", delay=1)
+
+
+@pytest.mark.parametrize(
+    "use",
+    [
+        lambda db: db.cancel("task-20"),
+        lambda db: db.get("task-20"),
+        lambda db: db.schedule("a", delay=1, id="task-20", if_exists="replace"),
+    ],
+    ids=["cancel", "get", "replace"],
+)
+def test_an_index_that_is_damaged_again_at_once_is_unavailable(
+    db: wheeldb.WheelDB,
+    disk: CrashableDisk,
+    use: Callable[[wheeldb.WheelDB], object],
+) -> None:
+    engine = db._engine
+    number = number_of(db, "task-20")
+    db.checkpoint()
+    damage_task(disk, number)
+    mend = engine.mend
+
+    def mend_in_vain(index: Index, found: IndexDamaged) -> None:
+        mend(index, found)
+        damage_task(disk, number)
+
+    engine.mend = mend_in_vain
+    with pytest.raises(wheeldb.IndexUnavailable):
+        use(db)
+    engine.mend = mend
+    use(db)
 
 
 @pytest.mark.parametrize("retry_ms", [0, 10**15], ids=["tried again", "at rest"])

@@ -182,15 +182,19 @@ class Engine:
 
         Raises:
             TaskError, StorageFullError: It was refused; nothing was written.
+            IndexUnavailable, CorruptionError: So it was, as `mended` says.
             CommitUnknown, StorePoisoned: The log failed.
         """
         submit, state, thresholds = self.committer.submit, self.state, self.thresholds
         index = state.index
         try:
             answer = submit(Call(decide, synced, need, author, size, ids))
-        except IndexDamaged as damage:  # as `mended` does
-            self.mend(index, damage)
-            answer = submit(Call(decide, synced, need, author, size, ids))
+        except IndexDamaged as damage:
+            answer = self._do_again(
+                lambda: submit(Call(decide, synced, need, author, size, ids)),
+                index,
+                damage,
+            )
         active = state.active
         if (
             len(active.rows) + len(active.finished) >= thresholds.entries
@@ -277,11 +281,16 @@ class Engine:
         try:
             return work()
         except IndexDamaged as damage:
-            self.mend(index, damage)
+            return self._do_again(work, index, damage)
+
+    def _do_again(
+        self, work: Callable[[], _Answer], index: Index, damage: IndexDamaged
+    ) -> _Answer:
+        self.mend(index, damage)
         try:
             return work()
-        except IndexDamaged as damage:
-            raise refusal_of(damage) from damage
+        except IndexDamaged as again:
+            raise refusal_of(again) from again
 
     def adopt(self, index: Index, digests: Digests) -> None:
         """Go on with an index that holds everything there is; the lock is held."""
