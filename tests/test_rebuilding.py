@@ -393,6 +393,26 @@ def test_a_rebuild_that_failed_rests_ten_times_as_long_as_it_took(
 
 
 @pytest.mark.parametrize(
+    "write",
+    [lambda db: db.snapshot(), lambda db: db.backup("backup")],
+    ids=["snapshot", "backup"],
+)
+def test_a_snapshot_that_meets_damage_is_written_from_a_new_index(
+    db: wheeldb.WheelDB,
+    disk: CrashableDisk,
+    write: Callable[[wheeldb.WheelDB], object],
+) -> None:
+    number = number_of(db, "task-20")
+    db.checkpoint()
+    damage_task(disk, number)
+
+    write(db)
+
+    assert db.statistics().index_rebuilds == 1
+    assert len(list(db.tasks())) == COUNT - 1
+
+
+@pytest.mark.parametrize(
     "use",
     [
         lambda db: db.cancel("task-20"),

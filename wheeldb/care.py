@@ -268,13 +268,22 @@ def take_snapshot(engine: Engine, *, archive: bool) -> str:
 def write_state(engine: Engine, directory: str) -> SnapshotInfo:
     """Write the state as of a checkpoint, taken now, as a snapshot.
 
+    It reads every row: an index that is damaged is rebuilt, and it begins once more.
+
     Raises:
         CorruptionError: If the index is not what the events make; nothing stays.
         StorePoisoned: If the log has failed.
+        StorageFullError, IndexUnavailable: If the index can't be rebuilt.
         TimeoutError: If the rows could not be written within a minute; nothing stays.
         OSError: If it could not be written; nothing stays.
     """
-    with engine.snapshotting, ExitStack() as view:
+    with engine.snapshotting:
+        # Whoever rebuilds the index must have left every view of it.
+        return engine.mended(lambda: _write_view(engine, directory))
+
+
+def _write_view(engine: Engine, directory: str) -> SnapshotInfo:
+    with ExitStack() as view:
         with engine.checkpointing:
             checkpoint = engine.checkpoint()
             snapshot = view.enter_context(engine.state.index.snapshot())
