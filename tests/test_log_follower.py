@@ -127,6 +127,23 @@ def test_what_is_retired_in_front_of_it_is_compacted() -> None:
     assert caught.value.oldest_lsn == names[-1].first_lsn
 
 
+@pytest.mark.parametrize("ends_empty", [False, True])
+def test_what_is_retired_behind_it_was_read(ends_empty: bool) -> None:
+    disk, log = begin()
+    log.append(b"last of the segment")
+    follower = follow(disk)
+    assert len(list(follower.frames(log.durable_lsn))) == 2
+    if ends_empty:
+        log.append(b"", count=0)
+    log.rotate()
+    log.append(b"first of the next one")
+    before, _ = list_segments(disk, LOG)
+    disk.unlink(f"{LOG}/{before.file_name}")
+    assert len(list(follower.frames(log.durable_lsn))) == 1
+    log.append(b"and so on")
+    assert len(list(follower.frames(log.durable_lsn))) == 1
+
+
 @pytest.mark.parametrize("is_followed", [False, True])
 def test_damage_is_refused_with_its_place(is_followed: bool) -> None:
     disk, log = begin()

@@ -9,7 +9,7 @@
 Between two looks it holds no file open: only the place, which is a segment, the end of
 the last frame read in it, that frame's number and checksum.  So a look costs what has
 come since, whatever the segment's size.  A segment that is retired in front of it is
-``Compacted``.
+``Compacted``; one that was read to its last number may go.
 
 It reads durable frames alone, so whatever is wrong in front of them is damage.  What
 the end of a log means that nobody has vouched for is the affair of
@@ -88,7 +88,13 @@ class LogFollower:
         try:
             while self._last_lsn < until_lsn:
                 successor = self._find_successor()
-                flaw = yield from self._read(until_lsn, successor)
+                try:
+                    flaw = yield from self._read(until_lsn, successor)
+                except FileNotFoundError:
+                    if successor is None or not self._is_before(successor):
+                        raise
+                    self._header, self._cursor = successor, None
+                    continue
                 if self._last_lsn < until_lsn:
                     # It may have been begun after the look for it.
                     self._leave_for(successor or self._find_successor(), flaw)
@@ -149,6 +155,10 @@ class LogFollower:
                 lsn=cursor.last_lsn + 1,
             )
         self._header, self._cursor = successor, None
+
+    def _is_before(self, successor: SegmentHeader) -> bool:
+        """Return whether nothing is left to be read in front of a segment."""
+        return self._last_lsn == successor.predecessor_last_lsn
 
     def _find_successor(self) -> SegmentHeader | None:
         """Return the header of the next segment, ``None`` if this is the last one.
