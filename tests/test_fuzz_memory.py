@@ -12,6 +12,7 @@ from collections.abc import Callable
 import pytest
 
 from tools.fuzz.targets import TARGETS
+from wheeldb.index.blocks import Block
 
 SIZE = 64 * 2**10
 # A list of small numbers takes 8 bytes for each byte of input, a map of them about 100.
@@ -51,6 +52,13 @@ def peak_of(read: Callable[[bytes], object], data: bytes) -> int:
 def test_msgpack_bombs(name: str, bomb: str) -> None:
     data = BOMBS[bomb]
     assert peak_of(TARGETS[name].check, data) < MULTIPLE * max(len(data), 1_024)
+
+
+@pytest.mark.parametrize("bomb", BOMBS)
+def test_msgpack_bombs_in_a_block(bomb: str) -> None:
+    data = BOMBS[bomb]
+    peak_bytes = peak_of(lambda body: Block.from_body(9, body), data)
+    assert peak_bytes < MULTIPLE * max(len(data), 1_024)
 
 
 @pytest.mark.parametrize("length", [32 * 2**20, 32 * 2**20 + 1, 2**32 - 1])

@@ -23,10 +23,11 @@ known here.
 """
 
 from collections.abc import Iterator
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import msgpack
 
+from wheeldb.errors import FormatError
 from wheeldb.index.keys import (
     number_key,
     number_key_part,
@@ -34,6 +35,7 @@ from wheeldb.index.keys import (
     row_crc,
     unpack_row,
 )
+from wheeldb.unpacking import unpack_whole
 
 __all__ = ("BLOCK_BYTES_MAX", "BLOCK_TASKS_MAX", "BLOCK_TASKS_MIN", "Block")
 
@@ -68,15 +70,18 @@ class Block:
     def from_body(cls, first: int, body: bytes) -> "Block | None":
         """Return the block that `body` holds, ``None`` if that is no block."""
         try:
-            far_ms, shared, columns = msgpack.unpackb(
-                body, raw=False, strict_map_key=False
+            # Bounded: a snapshot may have anything in a body's place.
+            found: Any = unpack_whole(body)
+            far_ms, shared, columns = found
+            is_block = (
+                type(far_ms) is int
+                and type(shared) is dict
+                and {type(column) for column in columns.values()} == {list}
+                and len({len(column) for column in columns.values()}) == 1
             )
-            lengths = {len(column) for column in columns.values()}
-            if len(lengths) != 1 or type(far_ms) is not int or type(shared) is not dict:
-                return None
-        except (AttributeError, TypeError, ValueError, msgpack.UnpackException):
+        except (AttributeError, FormatError, TypeError, ValueError):
             return None
-        return cls(first, far_ms, shared, columns)
+        return cls(first, far_ms, shared, columns) if is_block else None
 
     @classmethod
     def unpack(cls, key: bytes, value: bytes) -> "Block | None":
