@@ -6,6 +6,7 @@ Method: a disk notes where the log's last frame ends at each sync; no later writ
 touch that block. And the power is cut in such calls, which may damage the surroundings.
 """
 
+import errno
 from collections.abc import Callable
 from contextlib import suppress
 from itertools import islice
@@ -159,3 +160,16 @@ def test_a_copy_of_a_block_is_put_back_once_and_of_another_segment_never() -> No
     disk.crash("none")
     disk.corrupt(path, begin, 8)
     assert not put_back(disk, "/store/log")
+
+
+def test_a_disk_without_room_for_copies_still_gives_leases_their_block() -> None:
+    clock, disk = ManualClock(), CrashableDisk(flash=True)
+    disk.fail("pwrite", errno.ENOSPC, forever=True, path="log/spare")
+    db = full_store(disk, clock)
+    held = disk.info("/store/log/ballast")
+    clock.advance(3600)
+    for _ in range(20):
+        # Not synced: nobody was promised what stands in their block.
+        assert len(db.lease()) == 1
+    assert db._engine.committer.writer.position.offset % BLOCK_BYTES
+    assert disk.info("/store/log/ballast") == held

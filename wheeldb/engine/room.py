@@ -116,13 +116,16 @@ class Room:
     def keep_block(self, placed: "Placed") -> None:
         """Keep what lies before a frame in its block, which is written again.
 
+        Where there is no place for it, only unsynced frames share a block.
+
         Raises:
             LogSyncError: If the sync failed.
             OSError: If it could not be written.
         """
-        if self._spare is not None and placed.offset % BLOCK_BYTES:
+        spare = self._spare
+        if spare is not None and spare.is_there and placed.offset % BLOCK_BYTES:
             before = placed.before
-            self._spare.keep(before.fd, before.header.salt, placed.offset)
+            spare.keep(before.fd, before.header.salt, placed.offset)
 
     def close(self) -> None:
         """Close the files; their blocks stay allocated."""
