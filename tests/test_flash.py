@@ -173,3 +173,35 @@ def test_a_disk_without_room_for_copies_still_gives_leases_their_block() -> None
         assert len(db.lease()) == 1
     assert db._engine.committer.writer.position.offset % BLOCK_BYTES
     assert disk.info("/store/log/ballast") == held
+
+
+def crashed() -> tuple[CrashableDisk, ManualClock]:
+    """Return what a crash has left, with a copy of the last block."""
+    clock, disk = ManualClock(), CrashableDisk(flash=True)
+    db = full_store(disk, clock)
+    db.cancel("later-0")
+    db.cancel("later-1")
+    disk.crash("none")
+    disk.full(None)
+    return disk, clock
+
+
+def test_a_block_that_cannot_be_read_is_put_back() -> None:
+    disk, _ = crashed()
+    disk.fail("pread", errno.EIO, nth=2, path=".seg")
+    assert put_back(disk, "/store/log")
+    assert not put_back(disk, "/store/log")
+
+
+def test_a_copy_that_cannot_be_read_is_none() -> None:
+    disk, clock = crashed()
+    disk.fail("pread", errno.EIO, path="log/spare")
+    with wheeldb.open("/store", clock=clock, disk=disk, driver=False) as db:
+        assert db.get("later-2") is not None
+
+
+def test_a_segment_that_cannot_be_read_is_damage() -> None:
+    disk, clock = crashed()
+    disk.fail("pread", errno.EIO, forever=True, path=".seg")
+    with pytest.raises(wheeldb.CorruptionError, match="cannot read"):
+        wheeldb.open("/store", clock=clock, disk=disk, driver=False)

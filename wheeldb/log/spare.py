@@ -15,7 +15,6 @@ never change as long as it is the last, so an old copy does no harm.
 Who only reads a store puts nothing back: he may find it damaged until it is opened.
 """
 
-import contextlib
 import struct
 import zlib
 
@@ -29,6 +28,7 @@ from wheeldb.log.segment import (
     sync_directory,
     sync_file,
 )
+from wheeldb.log.source import ByteSource
 
 __all__ = ("SpareBlock", "put_back")
 
@@ -110,21 +110,33 @@ def put_back(disk: Disk, directory: str) -> bool:
         return False
     salt, begin, data = found
     path = f"{directory}/{names[-1].file_name}"
+    with ByteSource(disk, path, piece_bytes=BLOCK_BYTES) as source:
+        if not _has_lost(source, salt, begin, data):
+            return False
     fd = disk.open(path)
     try:
-        head = disk.pread(fd, SEGMENT_HEADER_BYTES, 0)
-        with contextlib.suppress(CorruptionError, FormatError):
-            if (
-                parse_segment_header(head, path=path).salt == salt
-                and disk.size(fd) >= begin + len(data)
-                and disk.pread(fd, len(data), begin) != data
-            ):
-                write_all(disk, fd, data, begin)
-                sync_file(disk, fd, path)
-                return True
+        write_all(disk, fd, data, begin)
+        sync_file(disk, fd, path)
     finally:
         disk.close(fd)
-    return False
+    return True
+
+
+def _has_lost(source: ByteSource, salt: bytes, begin: int, data: bytes) -> bool:
+    """Return whether a segment is the one that was copied from, and differs."""
+    try:
+        head = source.read(0, SEGMENT_HEADER_BYTES)
+        if parse_segment_header(head, path=source.path).salt != salt:
+            return False
+    except (CorruptionError, FormatError):
+        return False
+    if source.size() < begin + len(data):
+        return False
+    try:
+        return source.read(begin, len(data)) != data
+    except CorruptionError:
+        # What a medium can't read, it may be able to after a write.
+        return True
 
 
 def _path_in(directory: str) -> str:
@@ -140,11 +152,11 @@ def _read(disk: Disk, path: str) -> tuple[bytes, int, bytes] | None:
     """Return salt, offset and bytes; ``None`` if nothing whole is there."""
     if disk.info(path) is None:
         return None
-    fd = disk.open(path, readonly=True)
     try:
-        text = disk.pread(fd, _FILE_BYTES, 0)
-    finally:
-        disk.close(fd)
+        with ByteSource(disk, path) as source:
+            text = source.read(0, _FILE_BYTES)
+    except CorruptionError:
+        return None
     if len(text) < _HEADER.size:
         return None
     magic, salt, begin, length, _ = _HEADER.unpack_from(text)
