@@ -349,6 +349,26 @@ def test_sectors_that_answer_eio(disk: CrashableDisk, clock: ManualClock) -> Non
     assert 280 <= len(ids_of(db)) < 300
 
 
+@pytest.mark.parametrize("name", ["FORMAT", "VOUCH"])
+def test_small_files_that_can_not_be_read_cost_nothing(
+    disk: CrashableDisk, clock: ManualClock, name: str
+) -> None:
+    filled(disk, clock)
+    disk.kill()
+    path = f"{STORE}/FORMAT" if name == "FORMAT" else f"{STORE}/index/VOUCH"
+    disk.fail("pread", errno.EIO, forever=True, path=path)
+
+    report, db = salvaged(disk, clock)
+
+    assert report.dropped == ()
+    assert len(ids_of(db)) == 300
+    if name == "FORMAT":
+        with pytest.raises(CorruptionError, match="cannot read"):
+            wheeldb.open(STORE, disk=disk, clock=clock, driver=False)
+    else:
+        wheeldb.open(STORE, disk=disk, clock=clock, driver=False).close()
+
+
 def test_a_file_that_can_not_be_read_at_all(
     disk: CrashableDisk, clock: ManualClock
 ) -> None:

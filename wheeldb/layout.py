@@ -107,7 +107,8 @@ def read_format(disk: Disk, layout: Layout) -> bytes | None:
 
     Raises:
         FormatError: If the directory is something else, or of a newer release.
-        CorruptionError: If FORMAT is blank and the log can't stand in for it.
+        CorruptionError: If FORMAT can't be read, or is blank and the log can't stand in
+            for it.
     """
     text = _read(disk, layout)
     if text is None:
@@ -216,11 +217,8 @@ def sync_names(disk: Disk, layout: Layout) -> None:
 def _read(disk: Disk, layout: Layout) -> bytes | None:
     if disk.info(layout.format) is None:
         return None
-    handle = disk.open(layout.format, readonly=True)
-    try:
-        return disk.pread(handle, _FORMAT_BYTES_MAX, 0)
-    finally:
-        disk.close(handle)
+    with ByteSource(disk, layout.format, piece_bytes=_FORMAT_BYTES_MAX) as source:
+        return source.read(0, _FORMAT_BYTES_MAX)
 
 
 def _is_blank(text: bytes) -> bool:

@@ -19,9 +19,9 @@ One line of JSON and its CRC, beside the index::
   once the segment is durable, by an opening before anything is accepted, by a rotation
   before a frame goes into the new segment.
 
-A file that is missing, blank or damaged vouches for nothing; then a last segment that
-is gone shows only if a checkpoint, a snapshot or a close behind its beginning is left.
-This module does not look at the index itself.
+A file that is missing, blank, damaged or unreadable vouches for nothing; then a last
+segment that is gone shows only if a checkpoint, a snapshot or a close behind its
+beginning is left.  This module does not look at the index itself.
 """
 
 import json
@@ -33,6 +33,7 @@ from wheeldb.disk import Disk, replace_file
 from wheeldb.errors import CorruptionError
 from wheeldb.layout import Layout
 from wheeldb.log.segment import list_segments
+from wheeldb.log.source import ByteSource
 
 __all__ = ("Vouch", "place_of", "read_vouch", "require_last_segment", "write_vouch")
 
@@ -79,11 +80,11 @@ def read_vouch(disk: Disk, layout: Layout) -> Vouch | None:
     info = disk.info(layout.vouch)
     if info is None or info.size > _FILE_BYTES_MAX:
         return None
-    handle = disk.open(layout.vouch, readonly=True)
     try:
-        text = disk.pread(handle, _FILE_BYTES_MAX, 0)
-    finally:
-        disk.close(handle)
+        with ByteSource(disk, layout.vouch, piece_bytes=_FILE_BYTES_MAX) as source:
+            text = source.read(0, _FILE_BYTES_MAX)
+    except CorruptionError:
+        return None
     line, _, crc = text.partition(b"\n")
     if crc != _crc(line):
         return None
