@@ -390,3 +390,24 @@ class TestOrder:
             names = [lease.name for lease in bench.db.lease(limit=9, names=["b", "c"])]
             assert names == ["b", "c", "b"]
             assert [lease.name for lease in bench.db.lease(limit=9)] == ["a", "a"]
+
+    def test_names_are_not_hidden_by_a_flood_of_others(self) -> None:
+        with Bench(window_max=100) as bench:
+            bench.db.schedule_many(
+                [NewTask("flood", n, delay=0, priority=-1) for n in range(500)]
+            )
+            bench.db.schedule("other", id="in-another-lane", delay=0)
+            bench.reopen()
+            got = bench.db.lease(limit=5, names=["other"])
+            assert [lease.id for lease in got] == ["in-another-lane"]
+            assert len(bench.db.lease(limit=400, names=["flood"])) == 400
+
+    def test_a_lease_is_filled_from_more_than_the_window_holds(self) -> None:
+        with Bench(window_max=100) as bench:
+            receipts = bench.db.schedule_many(
+                [NewTask("a", n, delay=0, priority=n % 3) for n in range(900)]
+            )
+            ids = [receipt.id for receipt in receipts]
+            bench.reopen()
+            got = [lease.id for lease in bench.db.lease(limit=700)]
+            assert got == [*ids[0::3], *ids[1::3], *ids[2::3]][:700]

@@ -55,6 +55,10 @@ def take(
         access.poll()
         if engine.has_ready(queues):
             rows = _lease(access, queues, limit, wanted)
+            while len(rows) < limit and engine.refill(engine.now(), queues):
+                # What was ready, or is not asked for, hid what is loaded now.
+                access.poll()
+                rows += _lease(access, queues, limit - len(rows), wanted)
             if rows:
                 return _hand_out(access, rows)
             if engine.advance():

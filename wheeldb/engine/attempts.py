@@ -36,7 +36,7 @@ __all__ = (
     "save",
 )
 
-# How many ready tasks a lease that names handlers looks at to find one.
+# How many ready tasks of a lane a lease that names handlers looks at to find one.
 NAMES_SCAN_MAX = 1_000
 
 
@@ -45,7 +45,10 @@ def lease(
 ) -> list[Row]:
     """Lease up to ``limit`` due tasks.
 
-    Order: priority (lower first), then the most overdue, then the lower LSN.
+    Order: priority (lower first), then the most overdue, then the lower LSN. Where that
+    goes on with tasks that are not loaded, the lease ends. With ``names`` it leaves
+    such a lane to itself, and one with too many other tasks, and goes on with the next:
+    what nobody asks for must not hide the rest.
     """
     lanes = [
         lane
@@ -56,15 +59,20 @@ def lease(
     numbers: list[int] = []
     until: list[int] = []
     expired: list[int] = []
-    passed_over: list[int] = []
+    passed_over: dict[int, list[int]] = {}
     boottime_ms = decider.now.boottime_ms
     seen: set[int] = set()
-    while len(numbers) < limit and len(passed_over) < NAMES_SCAN_MAX:
+    while len(numbers) < limit:
         lane = _best_lane(decider, lanes)
         if lane is None:
             break
         entry = decider.window.first_ready(lane)
-        assert entry is not None, f"lane {lane} has nothing ready"
+        others = passed_over.get(lane, ())
+        if entry is None or len(others) >= NAMES_SCAN_MAX:
+            if not others:
+                break
+            lanes.remove(lane)
+            continue
         decider.taken.append(entry)
         decider.window.take(lane)
         row = decider.state.lookup(entry_number(entry))
@@ -76,12 +84,13 @@ def lease(
         if _is_expired(decider, row):
             expired.append(row.number)
         elif names is not None and row.name not in names:
-            passed_over.append(entry)
+            passed_over.setdefault(lane, []).append(entry)
         else:
             numbers.append(row.number)
             until.append(boottime_ms + row.lease_ms)
-    for entry in passed_over:
-        decider.window.make_ready(entry)
+    for others in passed_over.values():
+        for entry in others:
+            decider.window.make_ready(entry)
     if expired:
         decider.emit(Fact(Kind.EXPIRED, len(expired), {F.NUMBER: expired}))
     if not numbers:
@@ -94,7 +103,10 @@ def lease(
 
 
 def _best_lane(decider: Decider, lanes: list[int]) -> int | None:
-    """Return the lane from which to take next, ``None`` to end the lease here."""
+    """Return the lane from which to take next, ``None`` if none has anything due.
+
+    Where it goes on may not be loaded yet; nobody may overtake it.
+    """
     best: tuple[int, int, int, int] | None = None
     window, now = decider.window, decider.now
     for lane in lanes:
@@ -110,10 +122,7 @@ def _best_lane(decider: Decider, lanes: list[int]) -> int | None:
         key = (priority, due_ms - now_ms, number, lane)
         if due_ms <= now_ms and (best is None or key < best):
             best = key
-    if best is None or window.first_ready(best[3]) is None:
-        # Where the best lane goes on is not loaded yet; nobody may overtake it.
-        return None
-    return best[3]
+    return None if best is None else best[3]
 
 
 def _is_current(decider: Decider, row: Row, entry: int, lane: int) -> bool:

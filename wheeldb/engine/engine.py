@@ -380,18 +380,25 @@ class Engine:
                 break
         return moved
 
-    def refill(self, now: Now) -> bool:
-        """Load one slice from the index if the window wants it; return whether."""
+    def refill(self, now: Now, queues: Sequence[str] = ()) -> bool:
+        """Load one slice from the index if the window wants it; return whether.
+
+        With queues, one that is due in these, even if enough is ready.
+        """
         # Without an index what is in memory goes on; the rest comes once it is there.
         try:
-            return self.mended(lambda: self._refill(now))
+            return self.mended(lambda: self._refill(now, queues))
         except (StorageFullError, IndexUnavailable):
             return False
 
-    def _refill(self, now: Now) -> bool:
+    def _refill(self, now: Now, queues: Sequence[str]) -> bool:
         with self.lock:
+            lanes = self.state.lanes
             slice_ = refill.begin(
-                self.state, self.window, (now.elapsed_ms, now.wall_ms)
+                self.state,
+                self.window,
+                (now.elapsed_ms, now.wall_ms),
+                [lane for queue in queues for lane in lanes.of_queue(queue)] or None,
             )
         if slice_ is None:
             return False

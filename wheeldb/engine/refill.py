@@ -184,9 +184,37 @@ class Slice:
                     window.place(lane, entry.due_ms, number)  # type: ignore[union-attr]
 
 
-def begin(state: State, window: Window, now: tuple[int, int]) -> Slice | None:
-    """Return the slice to load next, or ``None``; call it under the lock."""
-    lane = wants_more(window, now)
+def wants_due(window: Window, now: tuple[int, int], lanes: list[int]) -> int | None:
+    """Return one of the lanes whose next tasks are due and not loaded, if one fits."""
+    if len(window) >= window.entries_max:
+        return None
+    for lane in lanes:
+        horizon = window.horizons.get(lane)
+        if horizon is None or lane in window.closed:
+            continue
+        if horizon[0] <= now[window.lanes.key(lane)[0]]:
+            return lane
+    return None
+
+
+def begin(
+    state: State,
+    window: Window,
+    now: tuple[int, int],
+    lanes: list[int] | None = None,
+) -> Slice | None:
+    """Return the slice to load next, or ``None``; call it under the lock.
+
+    Args:
+        state: What it is loaded from.
+        window: What it is loaded into.
+        now: The present on both timelines.
+        lanes: Only what is due in these, even if enough is ready.
+    """
+    if lanes is None:
+        lane = wants_more(window, now)
+    else:
+        lane = wants_due(window, now, lanes)
     if lane is None:
         return None
     capacity = min(window.share(), SLICE_COUNT)
