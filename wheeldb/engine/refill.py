@@ -184,7 +184,7 @@ class Slice:
                     window.place(lane, entry.due_ms, number)  # type: ignore[union-attr]
 
 
-def wants_due(window: Window, now: tuple[int, int], lanes: list[int]) -> int | None:
+def _wants_due(window: Window, now: tuple[int, int], lanes: list[int]) -> int | None:
     """Return one of the lanes whose next tasks are due and not loaded, if one fits."""
     if len(window) >= window.entries_max:
         return None
@@ -214,7 +214,7 @@ def begin(
     if lanes is None:
         lane = wants_more(window, now)
     else:
-        lane = wants_due(window, now, lanes)
+        lane = _wants_due(window, now, lanes)
     if lane is None:
         return None
     capacity = min(window.share(), SLICE_COUNT)
