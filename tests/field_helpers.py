@@ -113,7 +113,12 @@ class Child:
 
     def end(self) -> tuple[str, int]:
         """Close its input, wait for its end; return the rest it said and its status."""
-        said, _ = self.process.communicate()
+        assert self.process.stdin is not None, "a pipe was asked for"
+        assert self.process.stdout is not None, "a pipe was asked for"
+        self.process.stdin.close()
+        # Not `communicate`: it passes over what `line` has read ahead.
+        said = self.process.stdout.read()
+        self.process.wait()
         return said, self.process.returncode
 
     def __enter__(self) -> Self:
