@@ -5,6 +5,7 @@ again, closed or killed in between. `Child` runs a script in a real process of i
 and talks with it over pipes, a line at a time; nothing here sleeps.
 """
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -131,4 +132,8 @@ class Child:
         traceback: TracebackType | None,
     ) -> None:
         self.process.kill()
-        self.process.communicate()
+        self.process.wait()
+        for stream in (self.process.stdin, self.process.stdout):
+            if stream is not None:
+                with contextlib.suppress(BrokenPipeError):
+                    stream.close()
