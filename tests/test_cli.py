@@ -469,6 +469,54 @@ def test_reader_that_goes_away_is_no_traceback(store: Path) -> None:
     assert b"Exception ignored" not in done.stderr
 
 
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["ls"],
+        ["stat", "--json"],
+        ["add", "x", "--delay", "1h", "--id", "new"],
+        ["cancel", "valve-7"],
+        ["pause", "valve-7"],
+    ],
+)
+def test_without_a_stdout_nothing_is_done(store: Path, words: list[str]) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "wheeldb", words[0], str(store), *words[1:]],
+        cwd=ROOT,
+        stderr=subprocess.PIPE,
+        preexec_fn=lambda: os.close(1),
+        check=False,
+    )
+
+    assert done.returncode == ExitStatus.CANNOT_OPEN
+    assert done.stderr == b"wheeldb: stdout is closed; send it to /dev/null instead\n"
+    with wheeldb.open(store, readonly=True) as db:
+        assert [(task.id, task.state) for task in db.tasks()] == [
+            ("valve-7", "scheduled")
+        ]
+
+
+def test_without_a_stderr_talk_is_no_data(store: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "wheeldb", "cancel", str(store), "valve-7", "--json"],
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        preexec_fn=lambda: os.close(2),
+        check=False,
+    )
+    listed = subprocess.run(
+        [sys.executable, "-m", "wheeldb", "ls", str(store)],
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        preexec_fn=lambda: os.close(2),
+        check=False,
+    )
+
+    assert done.returncode == listed.returncode == ExitStatus.FINE
+    assert json.loads(done.stdout)["outcome"] == "cancelled"
+    assert len(listed.stdout.splitlines()) == 1, listed.stdout
+
+
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a store away")
 def test_root_writes_as_the_owner() -> None:
     owner = 4_711

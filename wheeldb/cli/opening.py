@@ -3,7 +3,7 @@
     0  fine
     1  findings, an unknown id, a refusal, or something was dropped
     2  usage: the command line can't be understood
-    3  cannot open: locked, missing, no permission, not a store
+    3  cannot open: locked, missing, no permission, not a store; or no stdout
     4  refused: corrupt; `wheeldb replay` can help
 
 Reading takes no lock and repairs nothing, so it works beside a running owner. To write,
@@ -108,7 +108,18 @@ def usage_errors() -> Iterator[None]:
 
 
 def guarded(work: Callable[[], int]) -> int:
-    """Do a verb's work and return its exit status; every refusal is one line."""
+    """Do a verb's work and return its exit status; every refusal is one line.
+
+    Without a stdout nothing is begun: the answer would be lost, and a file of the store
+    would be opened under its number.
+    """
+    if sys.stderr is None:
+        # To print there would be to print among the data.
+        sys.stderr = os.fdopen(os.open(os.devnull, os.O_WRONLY), "w")
+    if sys.stdout is None:
+        return _refused(
+            "stdout is closed; send it to /dev/null instead", ExitStatus.CANNOT_OPEN
+        )
     try:
         status = work()
         sys.stdout.flush()
