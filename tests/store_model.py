@@ -9,6 +9,7 @@ present comes in with ``at``. Tests hold the real store against it.
     model.tasks[7].state        "scheduled", or "due" to `shown` half a second later
 """
 
+from collections.abc import Callable, Collection
 from copy import copy
 from dataclasses import dataclass, field, replace
 
@@ -265,10 +266,18 @@ class StoreModel:
             self._wait(task, ELAPSED, self.elapsed_ms)
             task.fence = 0
 
-    def resume_queue(self, queue: str, *, now: bool) -> None:
+    def resume_queue(
+        self,
+        queue: str,
+        between: Callable[[], None] = lambda: None,
+        *,
+        now: bool,
+    ) -> None:
+        """Let a queue go on; `between` is called wherever a crash may come between."""
         self.paused_queues.discard(queue)
         for task in list(self.tasks.values()) if now else ():
             if task.asked.queue == queue and self.shown(task) == "scheduled":
+                between()
                 self.run_now(self.id_of(task))
 
     def _found(self, task_id: str) -> Kept:
@@ -391,9 +400,11 @@ class StoreModel:
                 else:
                     self._try_again(task, self.elapsed_ms)
 
-    def expire(self) -> None:
-        """End the due tasks whose expiry has come."""
+    def expire(self, unseen: Collection[int] = ()) -> None:
+        """End the due tasks whose expiry has come, but those not seen to be due yet."""
         for task in list(self.tasks.values()):
+            if task.number in unseen:
+                continue
             if self.is_waiting(task) and self.is_due(task) and self.is_expired(task):
                 self._end(task, "expired")
 
