@@ -52,6 +52,25 @@ class TestElapsed:
             bench.clock.advance(0.001)
             assert bench.started() == ["a"]
 
+    @pytest.mark.parametrize("act", ["schedule", "schedule_many", "cancel", "ack"])
+    def test_a_step_before_a_power_cut_is_no_off_time(self, act: str) -> None:
+        with Bench() as bench:
+            bench.db.schedule("a", delay=100, id="a")
+            bench.db.schedule("a", delay=100, id="b")
+            bench.db.schedule("a", delay=0, id="due")
+            [lease] = bench.db.lease()
+            bench.clock.step_wall(100)
+            if act == "schedule":
+                bench.db.schedule("a", delay=100, id="c")
+            elif act == "schedule_many":
+                bench.db.schedule_many([wheeldb.NewTask("a", delay=100)])
+            elif act == "cancel":
+                bench.db.cancel("b")
+            else:
+                lease.ack()
+            power_cut(bench, off=0)
+            assert "a" not in bench.started()
+
     def test_suspended_time_counts(self) -> None:
         with Bench() as bench:
             bench.db.schedule("a", delay=HOUR, id="a")

@@ -120,9 +120,20 @@ class Access:
     ) -> _Answer:
         """Commit a change with the store's durability, or another."""
         self.require_running()
+        if self.driver is None:
+            self._note_step()
         if synced is None:
             synced = self._is_synced
         return self.engine.commit(decide, synced, need, self._author, size, ids)
+
+    def _note_step(self) -> None:
+        """Note a step of the clock before the next change, as a driver does at once.
+
+        After a power cut the wall clock tells how long the power was off; a step that
+        is not in the log would be taken for that, and end delays early.
+        """
+        if self.upkeep is not None:
+            self.upkeep.note_step(self.engine.now())
 
     def amend(
         self,
@@ -149,6 +160,8 @@ class Access:
             TypeError, ValueError, PayloadTooLarge: For what can't be right.
         """
         self.require_running()
+        if self.driver is None:
+            self._note_step()
         if len(tasks) > self.limits.batch_max:
             raise ValueError(
                 f"{len(tasks)} tasks in one call; batch_max is {self.limits.batch_max}"
@@ -160,6 +173,8 @@ class Access:
     ) -> Request:
         """Judge and pack the arguments of one task, likewise."""
         self.require_running()
+        if self.driver is None:
+            self._note_step()
         return build_one(name, payload, options, self.engine.now(), self.limits)
 
     def schedule(self, request: Request) -> Scheduled:

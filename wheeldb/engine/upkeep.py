@@ -337,16 +337,22 @@ class Upkeep:
     def _tend_anchor(self, now: Now, *, is_marking: bool) -> None:
         with self.engine.lock:
             mark_ms = self._next_anchor() if is_marking else None
-        if (
-            now.trust != self._trust
-            or abs(now.shift_ms) >= SHIFT_MS
-            or (mark_ms is not None and mark_ms <= now.boottime_ms)
-        ):
-            self.anchor()
-            # Right away, not in a wake-up of its own.
-            self._tell_tail()
-            self._trust = now.trust
-            self._anchored_ms = now.boottime_ms
+        if mark_ms is not None and mark_ms <= now.boottime_ms:
+            self._mark(now)
+        else:
+            self.note_step(now)
+
+    def note_step(self, now: Now) -> None:
+        """Write down where the timelines stand if the clock was set meanwhile."""
+        if now.trust != self._trust or abs(now.shift_ms) >= SHIFT_MS:
+            self._mark(now)
+
+    def _mark(self, now: Now) -> None:
+        self.anchor()
+        # Right away, not in a wake-up of its own.
+        self._tell_tail()
+        self._trust = now.trust
+        self._anchored_ms = now.boottime_ms
 
     def anchor(self, *, synced: bool = False) -> None:
         """Write down where both timelines stand."""
