@@ -169,6 +169,7 @@ def refused(bench: Bench, call: Callable[[], object]) -> BaseException:
     with pytest.raises((TypeError, ValueError)) as caught:
         call()
     assert last_lsn(bench) == before, "something was written"
+    assert not isinstance(caught.value, UnicodeError), "nobody has judged it"
     return caught.value
 
 
@@ -370,6 +371,18 @@ def bad_calls(bench: Bench) -> list[Callable[[], object]]:
             lambda bad=bad: db.revive(bad),  # type: ignore[misc]
             lambda bad=bad: db.lease([bad]),  # type: ignore[misc]
             lambda bad=bad: db.lease(names=[bad]),  # type: ignore[misc]
+            lambda bad=bad: db.ack_many([bad]),  # type: ignore[misc]
+        ]
+    for other in (5, b"known", ["known"], True):
+        calls += [
+            lambda other=other: db.tasks(queue=other),  # type: ignore[misc]
+            lambda other=other: db.tasks(name=other),  # type: ignore[misc]
+            lambda other=other: db.tasks(tag=other),  # type: ignore[misc]
+            lambda other=other: db.tasks(series=other),  # type: ignore[misc]
+            lambda other=other: db.tasks(due_before=other),  # type: ignore[misc]
+            lambda other=other: db.revive(queue=other),  # type: ignore[misc]
+            lambda other=other: db.revive(name=other),  # type: ignore[misc]
+            lambda other=other: db.revive(tag=other),  # type: ignore[misc]
         ]
     calls += [
         lambda: db.reschedule("known"),
@@ -388,6 +401,9 @@ def bad_calls(bench: Bench) -> list[Callable[[], object]]:
         lambda: list(db.tasks(limit="x")),  # type: ignore[arg-type]
         lambda: list(db.tasks(due_before=NAIVE)),
         lambda: list(db.tasks(after=1.5)),  # type: ignore[arg-type]
+        lambda: list(db.tasks(after=SURROGATE)),
+        lambda: db.ack_many("known"),  # type: ignore[arg-type]
+        lambda: db.ack_many(5),  # type: ignore[arg-type]
         lambda: db.lease(""),
         lambda: db.lease([]),
         lambda: db.lease(5),  # type: ignore[arg-type]
@@ -434,8 +450,9 @@ def test_bad_arguments_within_a_batch_refuse_it_and_the_store_goes_on(
                     batch.schedule("task", delay=1)
                     getattr(batch, name)(bad)
 
-            with pytest.raises((TypeError, ValueError, BatchRefused)):
+            with pytest.raises((TypeError, ValueError, BatchRefused)) as caught:
                 attempt()
+            assert not isinstance(caught.value, UnicodeError), "nobody has judged it"
     assert last_lsn(bench) == before
     assert db.cancel("known") == "cancelled"
 

@@ -301,8 +301,15 @@ class Leases(list[Lease]):
 
 
 def ack_many(access: Access, leases: Sequence[Lease]) -> list[Lease]:
-    """Finish what is still held, in one frame; return what was lost."""
+    """Finish what is still held, in one frame; return what was lost.
+
+    Raises:
+        TypeError: Something among them is no ``Lease``.
+    """
     leases = list(leases)
+    for position, lease in enumerate(leases):
+        if not isinstance(lease, Lease):
+            raise TypeError(f"leases[{position}] is a {type(lease).__name__}, no Lease")
     keys = [(lease.number, lease.fence, lease.id) for lease in leases]
     if not keys:
         return []

@@ -317,7 +317,7 @@ class Engine:
         """Return what is shown under an id.
 
         Raises:
-            TypeError: If the id is no ``str``.
+            TypeError, ValueError: If the id is no ``str``, or not Unicode.
         """
         return self.mended(lambda: self._find(lookup_id(task_id)))
 

@@ -15,6 +15,7 @@ from heapq import nsmallest
 
 from wheeldb.engine.decoding import decode_finished, decode_row
 from wheeldb.engine.engine import Engine
+from wheeldb.engine.moment import instant_ms
 from wheeldb.engine.row import Finished, Row
 from wheeldb.model import Task, TaskState
 
@@ -26,7 +27,11 @@ _FINISHED = frozenset({TaskState.DONE, TaskState.CANCELLED, TaskState.EXPIRED})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Filter:
-    """Which tasks are wanted; ``None`` is any."""
+    """Which tasks are wanted; ``None`` is any.
+
+    Raises:
+        TypeError, ValueError: For what no task can have.
+    """
 
     state: TaskState | None = None
     queue: str | None = None
@@ -34,6 +39,14 @@ class Filter:
     tag: str | None = None
     series: str | None = None
     due_before: datetime | None = None
+
+    def __post_init__(self) -> None:
+        for what in ("queue", "name", "tag", "series"):
+            text = getattr(self, what)
+            if text is not None and type(text) is not str:
+                raise TypeError(f"{what} is a {type(text).__name__}, not a str")
+        if self.due_before is not None:
+            instant_ms(self.due_before, "due_before")
 
     @property
     def is_finished(self) -> bool:

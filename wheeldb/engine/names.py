@@ -24,18 +24,21 @@ def judge_text(text: object, what: str, bytes_max: int) -> str:
     """
     if type(text) is not str:
         raise TypeError(f"{what} is a {type(text).__name__}, not a str")
-    if text.isascii():
-        size = len(text)
-    else:
-        try:
-            size = len(text.encode())
-        except UnicodeEncodeError as error:
-            raise ValueError(f"{what} is not Unicode text: {error.reason}") from error
+    size = _size(text, what)
     if not 1 <= size <= bytes_max:
         raise ValueError(
             f"{what} has {size} bytes of UTF-8; it has to have 1 to {bytes_max}"
         )
     return text
+
+
+def _size(text: str, what: str) -> int:
+    if text.isascii():
+        return len(text)
+    try:
+        return len(text.encode())
+    except UnicodeEncodeError as error:
+        raise ValueError(f"{what} is not Unicode text: {error.reason}") from error
 
 
 def judge_id(task_id: object) -> str:
@@ -55,11 +58,15 @@ def judge_id(task_id: object) -> str:
 def lookup_id(task_id: object) -> int | str:
     """Return the number that a generated id stands for, or the caller's id itself.
 
+    One that nobody can have, being empty or too long, is only unknown.
+
     Raises:
         TypeError: If it is no ``str``.
+        ValueError: If it is not Unicode.
     """
     if type(task_id) is not str:
         raise TypeError(f"the id is a {type(task_id).__name__}, not a str")
     if _GENERATED.match(task_id):
         return int(task_id[1:], 16)
+    _size(task_id, "the id")
     return task_id
