@@ -642,6 +642,34 @@ def test_a_bad_path_is_refused(path: object, tmp_path: Path) -> None:
         wheeldb.open(path)  # type: ignore[arg-type]
 
 
+def test_a_path_that_is_no_utf_8_is_refused_by_all_that_would_make_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store, backup = tmp_path / "store", tmp_path / "backup"
+    odd = os.fsdecode(os.fsencode(tmp_path) + b"/q\xff")
+    with wheeldb.open(store) as db:
+        db.backup(backup)
+        before = state_of(tmp_path)
+        calls: list[Callable[[], object]] = [
+            lambda: wheeldb.open(odd),
+            lambda: wheeldb.open(odd, readonly=True),
+            lambda: wheeldb.open(f"{odd}/store"),
+            lambda: wheeldb.open(odd, disk=CrashableDisk()),
+            lambda: db.backup(odd),
+            lambda: wheeldb.restore(backup, odd),
+            lambda: wheeldb.replay(store, to=odd),
+        ]
+        for call in calls:
+            with pytest.raises(ValueError, match="is not UTF-8"):
+                call()
+        assert state_of(tmp_path) == before
+    os.mkdir(odd)
+    monkeypatch.chdir(odd)
+    with pytest.raises(ValueError, match="is not UTF-8"):
+        wheeldb.open("store")
+    assert os.listdir(odd) == []
+
+
 def state_of(directory: Path) -> list[tuple[str, bytes | None]]:
     """Return names and contents of everything in a directory."""
     return sorted(

@@ -186,6 +186,32 @@ def test_an_id_that_is_no_text_is_usage_too(say: Say, store: Path) -> None:
         assert err.count("\n") == 1
 
 
+def test_a_path_that_is_no_utf_8_is_usage_too(
+    say: Say, store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = os.listdir(tmp_path)
+    odd = os.fsdecode(os.fsencode(tmp_path) + b"/q\xff")
+    for words in (
+        ["add", odd, "x", "--delay", "1h", "--create"],
+        ["ls", odd],
+        ["cancel", odd, "x"],
+        ["backup", store, odd],
+        ["replay", store, "--to", odd],
+        ["demo", "--directory", odd],
+    ):
+        status, out, err = say(*words)
+
+        assert (status, out) == (ExitStatus.USAGE, "")
+        assert "is not UTF-8" in err
+        assert err.count("\n") == 1
+    assert os.listdir(tmp_path) == before
+    os.mkdir(odd)
+    monkeypatch.chdir(odd)
+    for words in (["ls", "x"], ["bench"]):
+        assert say(*words)[0] == ExitStatus.USAGE
+    assert os.listdir(odd) == []
+
+
 def test_add_prints_the_id_and_is_idempotent(say: Say, store: Path) -> None:
     words = ("add", store, "report.send", "--at", "2999-01-01T00:00Z", "--id", "r")
 

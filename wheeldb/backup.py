@@ -36,7 +36,7 @@ def backup_store(engine: Engine, dest: str | os.PathLike[str]) -> str:
 
     Raises:
         FileExistsError: If there is something at ``dest``.
-        ValueError: If ``dest`` lies inside a store or a backup.
+        ValueError: If ``dest`` is not UTF-8, or lies inside a store or a backup.
         CorruptionError: If the index is not what the events make: no backup is better
             than a wrong one.
         StorePoisoned: If the log has failed.
@@ -69,7 +69,7 @@ def restore(
 
     Raises:
         FileExistsError: If there is something at ``dest``.
-        ValueError: If ``dest`` lies inside a store or a backup.
+        ValueError: If ``dest`` is not UTF-8, or lies inside a store or a backup.
         FormatError: If ``backup`` is not one, or one of a newer release.
         CorruptionError: If the backup is damaged.
         OSError: As the disk says; nothing stays at ``dest``.

@@ -35,6 +35,7 @@ __all__ = (
     "FORMAT_VERSION",
     "RELEASE",
     "Layout",
+    "judge_path",
     "mend_format",
     "read_backup_format",
     "read_format",
@@ -139,6 +140,20 @@ def read_backup_format(disk: Disk, layout: Layout) -> bytes:
         f"{layout.path} is no backup; db.backup(dest) and `wheeldb backup DIR DEST` "
         "make one"
     )
+
+
+def judge_path(path: str) -> None:
+    """Refuse a path that a store can't have: LMDB's binding takes UTF-8 only.
+
+    Raises:
+        ValueError: If it is not UTF-8.
+    """
+    try:
+        path.encode()
+    except UnicodeEncodeError as error:
+        raise ValueError(
+            f"the path {path!r} is not UTF-8; choose another directory"
+        ) from error
 
 
 def require_outside(disk: Disk, dest: str) -> None:

@@ -53,7 +53,7 @@ from wheeldb.errors import (
     StorageFullError,
 )
 from wheeldb.index import MemoryIndex
-from wheeldb.layout import RELEASE, Layout, read_format
+from wheeldb.layout import RELEASE, Layout, judge_path, read_format
 from wheeldb.log.segment import Entropy, LogSyncError
 from wheeldb.log.snapshot import remove_unfinished
 from wheeldb.recovery import Options
@@ -129,7 +129,7 @@ def open_store(path: str | os.PathLike[str], **options: Unpack[OpenOptions]) -> 
         **options: See ``OpenOptions``.
 
     Raises:
-        TypeError, ValueError: For an option that can't be right.
+        TypeError, ValueError: For an option or a path that can't be right.
         LockedError: Somebody has it open.
         FormatError: It is not a store, or one of a newer release.
         CorruptionError: There is damage that no crash explains; nothing was changed.
@@ -161,6 +161,7 @@ def open_store(path: str | os.PathLike[str], **options: Unpack[OpenOptions]) -> 
     if disk is None:
         disk = UnsyncedDisk() if settings.durability == "memory" else OsDisk()
         text = os.path.abspath(text)
+    judge_path(text)
     layout = Layout(path=text)
     if readonly:
         return _open_readonly(disk, layout, clock, entropy, settings)

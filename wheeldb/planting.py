@@ -31,7 +31,7 @@ from wheeldb.clock.timekeeper import Anchor, Timekeeper
 from wheeldb.disk import Disk
 from wheeldb.engine.opened import JUMP, OpenedBy, jump_lsn, opened_fact
 from wheeldb.events import pack_author
-from wheeldb.layout import RELEASE, Layout, require_outside, write_format
+from wheeldb.layout import RELEASE, Layout, judge_path, require_outside, write_format
 from wheeldb.log.repair import Opening, WriterOptions, create
 from wheeldb.log.segment import Entropy
 from wheeldb.scratch import clear_away
@@ -74,8 +74,9 @@ class Planting:
 
         Raises:
             FileExistsError: If there is something.
-            ValueError: If it lies inside a store or a backup.
+            ValueError: If it is not UTF-8, or lies inside a store or a backup.
         """
+        judge_path(dest)
         require_absent(disk, dest)
         require_outside(disk, dest)
         self.dest = dest

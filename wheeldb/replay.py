@@ -148,7 +148,7 @@ def replay(
         TypeError, ValueError: If ``until`` is neither an LSN nor an aware datetime.
         FileNotFoundError: If there is nothing at ``path``.
         FileExistsError: If there is something at ``to``.
-        ValueError: If ``to`` lies inside a store or a backup.
+        ValueError: If ``to`` is not UTF-8, or lies inside a store or a backup.
         FormatError: If it is no store, or one of a newer release.
         CorruptionError: If it is damaged, and ``salvage`` was not asked for.
         Compacted: If the log does not reach back to ``until``.

@@ -512,7 +512,7 @@ class WheelDB:
 
         Raises:
             FileExistsError: There is something at ``dest``.
-            ValueError: It lies inside a store or a backup.
+            ValueError: It is not UTF-8, or lies inside a store or a backup.
             TimeoutError: It is so slow that it takes more than a minute.
         """
         self._access.require_open()

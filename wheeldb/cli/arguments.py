@@ -11,9 +11,12 @@ Nothing here reads a clock or opens a store.
 
 import argparse
 import json
+import os
 import re
 from datetime import datetime, timedelta
 from typing import NoReturn
+
+from wheeldb.layout import judge_path
 
 __all__ = (
     "Parser",
@@ -26,6 +29,7 @@ __all__ = (
     "json_value",
     "log_position",
     "priority",
+    "store_path",
 )
 
 # From large to small, the order in which they may follow each other.
@@ -61,7 +65,7 @@ class Parser(argparse.ArgumentParser):
 def add_directory(parser: argparse.ArgumentParser) -> None:
     """Add the first argument of nearly every verb: which store."""
     parser.add_argument(
-        "directory", metavar="DIR", type=_path, help="the store's directory"
+        "directory", metavar="DIR", type=store_path, help="the store's directory"
     )
 
 
@@ -82,9 +86,18 @@ def add_due(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def _path(text: str) -> str:
+def store_path(text: str) -> str:
+    """Return the path of a directory in which stores can be.
+
+    Raises:
+        argparse.ArgumentTypeError: It is empty, or with what is above it not UTF-8.
+    """
     if not text:
         raise argparse.ArgumentTypeError("the path is empty")
+    try:
+        judge_path(os.path.abspath(text))
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from error
     return text
 
 

@@ -19,7 +19,7 @@ import tempfile
 from dataclasses import dataclass
 
 import wheeldb
-from wheeldb.cli.arguments import UsageError
+from wheeldb.cli.arguments import UsageError, store_path
 from wheeldb.cli.measuring import bare_log, by_turns, median_rate, median_ratio
 from wheeldb.cli.opening import ExitStatus
 from wheeldb.cli.output import print_json, print_table, say
@@ -53,6 +53,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "directory",
         metavar="DIR",
+        type=store_path,
         nargs="?",
         default=".",
         help="where to write, the current directory unless given",

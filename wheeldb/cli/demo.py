@@ -23,7 +23,7 @@ from pathlib import Path
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 import wheeldb
-from wheeldb.cli.arguments import UsageError
+from wheeldb.cli.arguments import UsageError, store_path
 from wheeldb.cli.demo_clock import FastClock
 from wheeldb.cli.demo_ledger import Entry, Lateness, Ledger, Report, Tally
 from wheeldb.cli.demo_process import WorkerFailed, WorkerProcess
@@ -87,7 +87,10 @@ class Story:
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the verb's arguments."""
     parser.add_argument(
-        "--directory", metavar="DIR", help="keep the stores there; it must not exist"
+        "--directory",
+        metavar="DIR",
+        type=store_path,
+        help="keep the stores there; it must not exist",
     )
     parser.add_argument(
         "--seed", type=int, metavar="NUMBER", help="repeat an earlier demo"
