@@ -102,7 +102,7 @@ class Calls(Requests):
     )
     def ack(self, random: Random, result: object, then: list[Asked]) -> None:
         lease = self.draw_lease(random)
-        before = self.db._engine.state.last_lsn + 1
+        before = self.last_lsn + 1
 
         def expected() -> None:
             attempt = (lease.number, lease.fence, lease.id, result)

@@ -65,7 +65,7 @@ class Requests(Walk):
 
     def ask(self, asked: Asked, timeline: str, durability: str | None) -> None:
         asked = self.placed(asked, timeline)
-        before = self.db._engine.state.last_lsn
+        before = self.last_lsn
         options = options_of(asked)
         if durability is not None:
             options["durability"] = durability
@@ -93,7 +93,7 @@ class Requests(Walk):
         self.ask_many(many)
 
     def ask_many(self, many: list[Asked]) -> None:
-        before = self.db._engine.state.last_lsn
+        before = self.last_lsn
 
         def expected() -> list[tuple[Kept | Ended, bool]]:
             # What is superseded takes its number first; then come the new ones, each
@@ -243,7 +243,7 @@ class Requests(Walk):
         trial = self.model.copy()
         outcome = trial.cancel(cancelled)
         is_changed = outcome == "leased" and not self.is_marked(cancelled)
-        before = self.db._engine.state.last_lsn
+        before = self.last_lsn
         number = before + (1 if outcome == "cancelled" or is_changed else 0) + 1
         if outcome == "cancelled" and self.model.live(cancelled) is None:
             number -= 1

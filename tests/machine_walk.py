@@ -23,6 +23,7 @@ from store_model import Refused, StoreModel
 
 import wheeldb
 from wheeldb.engine.engine import Thresholds
+from wheeldb.engine.upkeep import SHIFT_MS
 from wheeldb.testing import CrashableDisk, ManualClock, PowerCut
 
 if TYPE_CHECKING:
@@ -92,6 +93,14 @@ class Walk:
 
     def now(self) -> None:
         self.model.at(self.db._engine.now())
+
+    @property
+    def last_lsn(self) -> int:
+        """The last position before the next change; a step of the clock takes one."""
+        engine, upkeep = self.db._engine, self.db._access.tending()
+        now = engine.now()
+        is_step = now.trust != upkeep._trust or abs(now.shift_ms) >= SHIFT_MS
+        return engine.state.last_lsn + is_step
 
     @property
     def is_poisoned(self) -> bool:
