@@ -310,10 +310,6 @@ class Accidents(Calls):
     def take_step(self, name: str, arguments: dict[str, Any]) -> None:
         """Take one step, and bear what comes of it."""
         try:
-            if name != "come_back":
-                # Every change notes a step of the clock first, under a number of its
-                # own: it is noted here, so that the steps can tell their numbers.
-                self.db._access._note_step()
             getattr(self, name)(**arguments)
             if self.is_armed:
                 self.look()
