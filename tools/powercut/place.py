@@ -39,8 +39,8 @@ PREFIX = "wheeldb-powercut-"
 UNMOUNT_ATTEMPTS = 50
 
 
-class Interrupted(Exception):
-    """SIGINT or SIGTERM came."""
+class Interrupted(BaseException):
+    """SIGINT or SIGTERM came; no error, so that nobody who waits for those takes it."""
 
 
 @contextlib.contextmanager
