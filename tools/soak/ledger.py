@@ -448,7 +448,8 @@ class Ledger:
         entry.fence, entry.is_started = fence, True
         entry.is_moved = fence < entry.due_lsn or self._is_moving(entry)
         entry.until_ms = number_of(report, "until_ms")
-        if entry.settled & {ABSENT, LIVE}:
+        is_revived = DEAD in entry.settled and self._is_moving(entry)
+        if entry.settled & {ABSENT, LIVE} or is_revived:
             entry.settled = {LIVE}
 
     def _judge_time(self, entry: Entry, report: Report) -> None:
