@@ -23,8 +23,9 @@ from hypothesis import strategies as st
 from machine_calls import Calls
 from machine_checks import strange_files
 from machine_draws import action, one_of
-from machine_walk import POISON, STORE, SYNCS, TROUBLE
+from machine_walk import STORE, SYNCS, TROUBLE
 from store_model import StoreModel
+from sweep_oracle import POISON, require_dead
 
 import wheeldb
 from wheeldb.testing import Image, PowerCut
@@ -195,20 +196,7 @@ class Accidents(Calls):
         """Nothing succeeds on a dead store (O9); then end it and open it again."""
         self.heal()
         db = self.db
-        for change in (
-            lambda: db.schedule("job", delay=1),
-            lambda: db.schedule("job", delay=1, durability="written"),
-            lambda: db.cancel("a"),
-            lambda: db.lease("default"),
-            db.checkpoint,
-            db.snapshot,
-            db.poll,
-        ):
-            try:
-                change()
-            except POISON:
-                continue
-            raise AssertionError("O9: something succeeded on a dead store")
+        require_dead(db, "a")
         end = self.data.draw(st.sampled_from(("kill", "close", "power")), label="end")
         if end == "power":
             self.lose_power(5)

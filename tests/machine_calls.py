@@ -9,10 +9,12 @@ from random import Random
 from typing import Any
 
 from machine_checks import learn_ends
-from machine_draws import action, draw_asked, one_of, options_of, several
+from machine_draws import action, draw_asked, one_of, several
 from machine_requests import Requests
-from machine_walk import POISON, TROUBLE
+from machine_walk import TROUBLE
 from store_model import ELAPSED, Asked, Kept, Refused
+from sweep_oracle import POISON
+from sweep_story import options_of
 
 import wheeldb
 from wheeldb.leases import Lease

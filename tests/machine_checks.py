@@ -8,7 +8,7 @@ from datetime import timedelta
 
 from machine_draws import EPOCH
 from store_model import StoreModel
-from sweep_oracle import _EXPLAINED
+from sweep_oracle import EXPLAINED
 
 import wheeldb
 from wheeldb.engine.row import Row
@@ -125,4 +125,4 @@ def count_differences(db: wheeldb.WheelDB, model: StoreModel) -> list[str]:
 def strange_files(disk: CrashableDisk, store: str) -> list[str]:
     """Return the files that no store has."""
     paths = [path.removeprefix(store + "/") for path in disk.dump()]
-    return [path for path in paths if not _EXPLAINED.fullmatch(path)]
+    return [path for path in paths if not EXPLAINED.fullmatch(path)]

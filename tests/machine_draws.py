@@ -16,8 +16,6 @@ from typing import Any, TypeVar
 
 from store_model import Asked
 
-import wheeldb
-
 _Value = TypeVar("_Value")
 _Method = TypeVar("_Method", bound=Callable[..., None])
 
@@ -113,27 +111,3 @@ def action(
         return method
 
     return register
-
-
-def options_of(asked: Asked) -> dict[str, Any]:
-    """Return the keyword arguments that ask for the same."""
-    options: dict[str, Any] = {
-        "version": asked.version,
-        "if_exists": asked.if_exists,
-        "queue": asked.queue,
-        "priority": asked.priority,
-        "at_most_once": asked.at_most_once,
-        "lease": asked.lease_ms / 1000,
-        "retry": wheeldb.Retry(asked.attempts_max, wheeldb.Fixed(2)),
-    }
-    if asked.id is not None:
-        options["id"] = asked.id
-    if asked.delay_ms is not None:
-        options["delay"] = timedelta(milliseconds=asked.delay_ms)
-    if asked.at_ms is not None:
-        options["at"] = instant(asked.at_ms)
-    if asked.expires_ms is not None:
-        options["expires"] = asked.expires_ms / 1000
-    if asked.expires_at_ms is not None:
-        options["expires"] = instant(asked.expires_at_ms)
-    return options

@@ -17,11 +17,11 @@ from machine_draws import (
     draw_asked,
     instant,
     one_of,
-    options_of,
     several,
 )
 from machine_walk import Walk
 from store_model import Asked, Ended, Kept, Refused
+from sweep_story import options_of
 
 import wheeldb
 

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 from hypothesis.strategies import DataObject
 from machine_checks import differences, hidden_differences, learn_ends
 from store_model import Refused, StoreModel
+from sweep_oracle import POISON
 
 import wheeldb
 from wheeldb.engine.engine import Thresholds
@@ -31,7 +32,6 @@ if TYPE_CHECKING:
 
 STORE = "/store"
 SYNCS = frozenset({"sync", "sync_data", "sync_directory"})
-POISON = (wheeldb.CommitUnknown, wheeldb.StorePoisoned)
 # What an injected fault may come out as.
 TROUBLE = (wheeldb.WheelDBError, OSError)
 

@@ -31,7 +31,10 @@ from wheeldb.testing.sweep import Cut
 DEEP_PROFILES = frozenset({"lying_sync", "damage"})
 LOUD = (wheeldb.CorruptionError, wheeldb.FormatError)
 
-_EXPLAINED = re.compile(
+# What says that the store is dead.
+POISON = (wheeldb.CommitUnknown, wheeldb.StorePoisoned)
+
+EXPLAINED = re.compile(
     r"LOCK|FORMAT|log/\d{8}-[0-9a-f]{16}\.seg|log/reserve|log/ballast|log/spare"
     r"|index/VOUCH|snapshots/[0-9a-z-]+\.snap|aside/\d{8}-[0-9a-f]{16}\.seg\.torn"
 )
@@ -96,7 +99,7 @@ class Judge:
             findings = [one for one in findings if one.where in ("index", "memory")]
         assert findings == [], findings
         files = [path.removeprefix(STORE + "/") for path in disk.dump()]
-        strange = [path for path in files if not _EXPLAINED.fullmatch(path)]
+        strange = [path for path in files if not EXPLAINED.fullmatch(path)]
         assert not strange, f"O8: {strange}"
         if cut.number % 4 == 0:
             self._check_firing(db, clock, model)
@@ -264,3 +267,21 @@ def _difference(found: dict[Any, object], expected: dict[Any, object]) -> str:
 
 def _short(value: object) -> str:
     return re.sub(r"(\w)\1{20,}", r"\1…", str(value))
+
+
+def require_dead(db: wheeldb.WheelDB, id: str) -> None:
+    """Try every kind of change of a store whose log has failed: none may succeed."""
+    for change in (
+        lambda: db.schedule("job", delay=1),
+        lambda: db.schedule("job", delay=1, durability="written"),
+        lambda: db.cancel(id),
+        lambda: db.lease("default"),
+        db.checkpoint,
+        db.snapshot,
+        db.poll,
+    ):
+        try:
+            change()
+        except POISON:
+            continue
+        raise AssertionError("O9: something succeeded on a dead store")

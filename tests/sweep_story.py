@@ -217,7 +217,7 @@ class Story:
         """Schedule a task."""
         self.learn(asked)
         number = self.next_lsn()
-        options = arguments(asked)
+        options = options_of(asked)
         if durability is not None:
             options["durability"] = durability
         return self.do(
@@ -322,7 +322,7 @@ class Story:
 
         def schedule(asked: Asked) -> None:
             try:
-                self.db.schedule(asked.name, asked.payload, **arguments(asked))
+                self.db.schedule(asked.name, asked.payload, **options_of(asked))
             except BaseException as error:
                 errors.append(error)
 
@@ -377,7 +377,7 @@ def _wait_until(holds: Callable[[], bool]) -> None:
     raise TimeoutError("it never came to that")
 
 
-def arguments(asked: Asked) -> dict[str, Any]:
+def options_of(asked: Asked) -> dict[str, Any]:
     """Return the keyword arguments that ask for the same."""
     options: dict[str, Any] = {
         "version": asked.version,
@@ -396,12 +396,14 @@ def arguments(asked: Asked) -> dict[str, Any]:
         options["at"] = EPOCH + timedelta(milliseconds=asked.at_ms)
     if asked.expires_ms is not None:
         options["expires"] = asked.expires_ms / 1000
+    if asked.expires_at_ms is not None:
+        options["expires"] = EPOCH + timedelta(milliseconds=asked.expires_at_ms)
     return options
 
 
 def new_task(asked: Asked) -> wheeldb.NewTask:
     """Return the same as a task to be scheduled."""
-    return wheeldb.NewTask(asked.name, asked.payload, **arguments(asked))
+    return wheeldb.NewTask(asked.name, asked.payload, **options_of(asked))
 
 
 def several(prefix: str, count: int, **fields: Any) -> list[Asked]:

@@ -149,6 +149,7 @@ class Access:
 
         Raises:
             TypeError: The id is no ``str``.
+            ValueError: It is not Unicode text.
         """
         lookup_id(task_id)
         return self.commit(decide, need=need, ids=(task_id,))
