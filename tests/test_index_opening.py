@@ -290,6 +290,25 @@ def test_left_over_mark_means_rebuild(path: str) -> None:
     index.close()
 
 
+def test_the_mark_lies_there_while_the_index_is_opened_and_read(
+    path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[bool] = []
+    probe = LmdbIndex.probe
+
+    def watched(index: LmdbIndex) -> None:
+        seen.append("OPENING" in os.listdir(path))
+        probe(index)
+
+    monkeypatch.setattr(LmdbIndex, "probe", watched)
+    index, _ = told_opening(path, vouched=True)
+
+    assert index is not None
+    assert seen == [True]
+    assert "OPENING" not in os.listdir(path)
+    index.close()
+
+
 def test_opening_that_kills_the_process_is_not_tried_again(path: str) -> None:
     damage(path, _zero(2 * PAGE))
     program = (
